@@ -1,28 +1,28 @@
-//! Which of many helpers a client goes to (PostMan §5.2): it asks a few at random and takes the least loaded of them.
+//! How a client chooses a helper (PostMan §5.2): it asks a few at random and takes the least loaded one.
 
 use spillway_wire::load::Load;
 
-/// Helpers that can be asked at the same time. More than a few gain nothing (Mitzenmacher 2001, "The power of two
-/// choices in randomized load balancing").
+/// The most helpers to ask at a time. More than a few gain nothing (Mitzenmacher 2001, "The power of two choices in
+/// randomized load balancing").
 pub const ASKED_MAX: usize = 8;
 
-/// How many are asked when nobody says otherwise.
+/// The default number of helpers to ask.
 pub const ASKED_DEFAULT: usize = 2;
 
-/// What has come of asking.
+/// The outcome of asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The one in this place, of those that were asked, is the least loaded.
+    /// The helper in this place of those asked is the least loaded.
     Lowest(usize),
-    /// None has answered: datagrams may not get through, so it is one at random of those that were asked.
+    /// No helper has answered, perhaps because datagrams are filtered: a random one of those asked, by place.
     Unheard(usize),
-    /// Those that have answered take no more clients, and the others are no better (§5.2: no answer counts as full).
+    /// All answers refuse clients; a helper without an answer counts as full (§5.2).
     AllFull,
-    /// There is no helper.
+    /// No helper is known.
     NoHelpers,
 }
 
-/// A few helpers, and what they have answered.
+/// The helpers asked and their answers.
 #[derive(Clone, Debug)]
 pub struct Choice {
     asked: [Asked; ASKED_MAX],
@@ -36,12 +36,12 @@ struct Asked {
 }
 
 impl Choice {
-    /// Chooses `d` of so many helpers, all different, each as likely as the others; all of them where there are not more.
-    /// `random` is from 0 to 1, less than 1.
+    /// Chooses `d` (1 to [`ASKED_MAX`]) different helpers of `helpers`, uniformly at random; all if there are not more.
+    /// `random` returns numbers of at least 0 and less than 1.
     pub fn new(helpers: usize, d: usize, random: &mut impl FnMut() -> f64) -> Choice {
         let count = d.clamp(1, ASKED_MAX).min(helpers);
         let mut choice = Choice { asked: [Asked::default(); ASKED_MAX], count: 0 };
-        // Floyd's way of choosing without a list of all: one that was chosen already makes room for the newest.
+        // Floyd's sampling without a list: a helper that is drawn twice is replaced by the newest candidate.
         for newest in helpers - count..helpers {
             let drawn = below(newest + 1, random());
             let is_taken = choice.asked().any(|helper| helper == drawn);
@@ -61,24 +61,24 @@ impl Choice {
         self.asked().nth(place)
     }
 
-    /// The one in this place has answered. Only its first answer counts.
+    /// The helper in this place has answered. Only its first answer counts.
     pub fn answered(&mut self, place: usize, load: Load) {
         if let Some(asked) = self.asked[..self.count].get_mut(place) {
             asked.answer.get_or_insert(load);
         }
     }
 
-    /// Whether all have answered, so that waiting gains nothing.
+    /// Whether all helpers have answered, so that waiting gains nothing.
     pub fn is_complete(&self) -> bool {
         self.silent() == 0
     }
 
-    /// How many have not answered.
+    /// The number of helpers that have not answered.
     pub fn silent(&self) -> usize {
         self.asked[..self.count].iter().filter(|asked| asked.answer.is_none()).count()
     }
 
-    /// What to do with the answers that there are. Ties are decided at random.
+    /// Decides by the answers received so far. Ties are broken at random.
     pub fn decide(&self, random: &mut impl FnMut() -> f64) -> Decision {
         if self.count == 0 {
             return Decision::NoHelpers;
@@ -110,16 +110,16 @@ impl Choice {
     }
 }
 
-/// What a helper's load will be, as far as it can be known: many clients may have asked at the same moment, and nobody
-/// knows yet where they go. Would all take the figures at their word, then all would go to the helper that was ahead by a
-/// hair. So the guess is spread wider than the ignorance: around what is expected, two and a half times as far as all
-/// coming, or none.
+/// Estimate of a helper's load including clients that have asked and not connected yet. If all clients that ask at the same
+/// moment compared exact figures, all would choose the same, slightly less loaded helper. So the tentative load counts with
+/// a random factor from −1.5 to 3.5: its mean is the expected load, its range 2.5 times that between no client and all
+/// clients coming (with two helpers asked).
 fn guess(load: &Load) -> f64 {
     let lot = f64::from(load.lot) / f64::from(u16::MAX);
     f64::from(load.load) + f64::from(load.tentative) * (5.0 * lot - 1.5)
 }
 
-/// From 0 to `count - 1`. A random number of 1 or more is taken as just less than 1.
+/// An index from 0 to `count - 1`. A random number of 1 or more counts as just less than 1.
 fn below(count: usize, random: f64) -> usize {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to `count`")]
     let index = (random.clamp(0.0, 1.0) * count as f64) as usize;
@@ -134,13 +134,13 @@ mod tests {
 
     use super::*;
 
-    /// The same numbers again and again.
+    /// These numbers, repeated.
     fn script(numbers: &[f64]) -> impl FnMut() -> f64 + '_ {
         let mut all = numbers.iter().cycle();
         move || *all.next().unwrap()
     }
 
-    /// Any sequence will do.
+    /// A pseudo-random sequence of numbers.
     fn sequence() -> impl FnMut() -> f64 {
         let mut state = 1_u64;
         move || {
@@ -224,7 +224,7 @@ mod tests {
         assert!(times.iter().all(|times| (430..570).contains(times)), "{times:?}");
     }
 
-    /// With a hundred clients under way, one that is ahead by a hair is hardly preferred; one far ahead is.
+    /// While clients are expected, a helper with slightly less load is hardly preferred; one with much less load is.
     #[test]
     fn what_is_not_known_is_not_taken_at_its_word() {
         let mut random = sequence();

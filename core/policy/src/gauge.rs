@@ -1,5 +1,5 @@
-//! How loaded one thread of a helper is, with what is about to come (PostMan §5.2: "each helper monitors its own CPU and
-//! network utilization").
+//! The load of one helper thread, and the expected arrivals (PostMan §5.2: "each helper monitors its own CPU and network
+//! utilization").
 
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, SocketAddr};
@@ -10,65 +10,65 @@ use spillway_wire::load::{Load, SHARE_MAX, WEIGHT_MAX};
 
 use crate::lots::Lots;
 
-/// Windows of measurement are no shorter.
+/// Minimum length of a measurement window.
 const WINDOW: Duration = Duration::from_millis(100);
-/// What one window counts against those before it. A second later they have faded.
+/// Weight of a new window in the smoothed shares. Earlier windows fade within a second.
 const FRESH: f64 = 0.4;
-/// The same, for what a client costs, which is to outlast quiet times.
+/// Weight of a new window in the smoothed cost of a client, smaller because the cost must survive quiet times.
 const FRESH_COST: f64 = 0.05;
-/// Fewer clients tell nothing of what one costs.
+/// Minimum number of clients to measure the cost of one.
 const CLIENTS_TO_LEARN_FROM: f64 = 4.0;
-/// What a client costs of a core as long as nobody knows, and at most.
+/// The estimated cost of a client, as a share of a core, before any measurement; and the maximum of a measured cost.
 const COST_GUESS: f64 = 1.0 / 2_000.0;
 const COST_MAX: f64 = 1.0 / 20.0;
-/// Whoever has asked and not come until then went elsewhere: it has waited for its answers, and connected.
+/// A client that has not connected this long after its question has chosen another helper.
 const TENTATIVE: Duration = Duration::from_millis(100);
-/// Questions that are remembered; those beyond are answered and not counted.
+/// Bound on remembered questions; further ones are answered but not counted.
 const TENTATIVE_MAX: usize = 4096;
-/// The weight of a question to this helper alone.
+/// The weight of a question that only this helper was asked.
 const WHOLE: u64 = 1 << 16;
 
-/// What there is of each resource, for one thread.
+/// One thread's capacity of each resource.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Capacity {
-    /// Share of a core that the thread can have: 1 where nobody limits it.
+    /// Share of a core that the thread may use; 1 without a limit.
     pub cpu: f64,
-    /// Bytes each second, in and out together; none: not known.
+    /// Bytes a second, in and out together; `None` if unknown.
     pub network: Option<u64>,
-    /// Clients.
+    /// Maximum number of clients.
     pub clients: u32,
-    /// Bytes buffered for them.
+    /// Maximum bytes buffered for clients.
     pub memory: usize,
 }
 
-/// What was used up to now, and what is used now.
+/// Cumulative and present use of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
     /// CPU time of the thread since its start.
     pub cpu: Duration,
     /// Bytes to and from clients since the start.
     pub bytes: u64,
-    /// Clients now.
+    /// Present number of clients.
     pub clients: u32,
-    /// Bytes buffered for them now.
+    /// Bytes buffered for clients at present.
     pub memory: usize,
 }
 
-/// The gauge of one thread. Time and measurements come from outside.
+/// The load gauge of one thread. The caller supplies time and measurements.
 #[derive(Clone, Debug)]
 pub struct Gauge {
     capacity: Capacity,
     last: Option<(Time, Used)>,
-    /// Shares of core and network, smoothed; and, smoothed alike, how many clients they are from.
+    /// Smoothed shares of core and network in use, and the equally smoothed number of clients that caused them.
     cpu: f64,
     network: f64,
     clients: f64,
-    /// What one client costs of a core and of the network.
+    /// Cost of one client as a share of the core and of the network.
     cpu_cost: f64,
     network_cost: f64,
-    /// Who has asked, by the time when it does not count any more.
+    /// Clients that have asked, in the order of the times at which they stop counting.
     asked: VecDeque<Asked>,
-    /// The sum of their weights.
+    /// The sum of the weights in `asked`.
     expected: u64,
     lots: Lots,
 }
@@ -81,7 +81,7 @@ struct Asked {
 }
 
 impl Gauge {
-    /// Nothing is known yet. `seed` is another one for each thread of each helper.
+    /// A gauge without measurements. `seed` must differ between all threads of all helpers.
     pub fn new(capacity: Capacity, seed: u64) -> Gauge {
         Gauge {
             capacity,
@@ -97,13 +97,13 @@ impl Gauge {
         }
     }
 
-    /// What there is has changed.
+    /// Changes the capacity.
     pub fn set_capacity(&mut self, capacity: Capacity) {
         self.capacity = capacity;
     }
 
-    /// Whether a window is over, so that [`measured`](Self::measured) wants to be called. Nobody needs to wake up for it:
-    /// a thread that sleeps has no load.
+    /// Whether a window is over, so that [`measured`](Self::measured) should be called. A sleeping thread need not wake for
+    /// it, because it has no load.
     pub fn wants_measure(&self, now: Time) -> bool {
         self.last.is_none_or(|(since, _)| now.since(since) >= WINDOW)
     }
@@ -120,7 +120,7 @@ impl Gauge {
         let bytes = used.bytes.saturating_sub(before.bytes) as f64;
         let network = self.capacity.network.map_or(0.0, |most| bytes / seconds / (most.max(1) as f64));
         let clients = f64::midpoint(f64::from(before.clients), f64::from(used.clients));
-        // A window that was long, because the thread slept, counts like all the windows that it could have been.
+        // A long window, in which the thread slept, counts as the windows of minimum length that it contains.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 1 to 32")]
         let windows = (seconds / WINDOW.as_secs_f64()).clamp(1.0, 32.0) as u32;
         let fresh = 1.0 - (0..windows).fold(1.0, |stale, _| stale * (1.0 - FRESH));
@@ -133,7 +133,7 @@ impl Gauge {
         }
     }
 
-    /// A client has asked, and will come with a chance of one in `asked`. One that asks again is not counted twice.
+    /// A client has asked for the load; it will come with probability 1 / `asked`. Repeated questions count once.
     pub fn asked(&mut self, now: Time, who: SocketAddr, asked: u8) {
         self.forget(now);
         let who = short(who);
@@ -146,7 +146,7 @@ impl Gauge {
         self.expected += weight;
     }
 
-    /// A client has come: it is expected no more. It is in the next measurement, and in [`load`](Self::load) before.
+    /// A client has connected and is no longer expected. It counts in [`load`](Self::load) even before the next measurement.
     pub fn came(&mut self, now: Time, who: SocketAddr) {
         self.forget(now);
         let who = short(who);
@@ -162,15 +162,15 @@ impl Gauge {
         }
     }
 
-    /// The load now, with so many clients and so much memory, as an answer to a question; without flags and nonce.
+    /// The load with this number of clients and bytes of memory, as an answer to a question; without flags and nonce.
     pub fn load(&mut self, now: Time, clients: u32, memory: usize) -> Load {
         self.forget(now);
         Load { lot: self.lots.draw(), ..self.figures(clients, memory) }
     }
 
-    /// The figures of the load, to look at.
+    /// The load as in [`load`](Self::load), without drawing a lot; for display.
     pub fn figures(&self, clients: u32, memory: usize) -> Load {
-        // What has come and gone since is not in the measurements, but what it costs is known.
+        // Clients that came or left since the measurement count with the known cost of a client.
         let unmeasured = f64::from(clients) - self.clients;
         let cpu = (self.cpu + unmeasured * self.cpu_cost).max(0.0);
         let network = (self.network + unmeasured * self.network_cost).max(0.0);
@@ -191,7 +191,7 @@ impl Gauge {
         }
     }
 
-    /// The load as shedding sees it: measured and smoothed, without anything expected. 1 is all that there is.
+    /// The load for shedding: measured and smoothed, without expected clients. 1 is the full capacity.
     pub fn measured_load(&self, memory: usize) -> f64 {
         let memory = memory as f64 / self.capacity.memory.max(1) as f64;
         [self.cpu, self.network, memory].into_iter().fold(0.0, f64::max)
@@ -201,7 +201,7 @@ impl Gauge {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "at most SHARE_MAX; `as` saturates at 0"
+    reason = "at most SHARE_MAX; `as` turns negative numbers into 0"
 )]
 fn share(of_one: f64) -> u16 {
     (of_one * f64::from(SHARE_MAX) + 0.5).min(f64::from(SHARE_MAX)) as u16
@@ -210,19 +210,19 @@ fn share(of_one: f64) -> u16 {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "at most WEIGHT_MAX; `as` saturates at 0"
+    reason = "at most WEIGHT_MAX; `as` turns negative numbers into 0"
 )]
 fn weight(of_one: f64) -> u32 {
     (of_one * f64::from(WEIGHT_MAX) + 0.5).min(f64::from(WEIGHT_MAX)) as u32
 }
 
-/// Names an address. Two that have the same name are taken for one: a client too few is expected.
+/// Hash of an address. A collision counts two clients as one.
 fn short(who: SocketAddr) -> u64 {
     let ip = match who.ip().to_canonical() {
         IpAddr::V4(ip) => u128::from(ip.to_bits()),
         IpAddr::V6(ip) => ip.to_bits(),
     };
-    #[expect(clippy::cast_possible_truncation, reason = "both halves are taken")]
+    #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
     let folded = (ip >> 64) as u64 ^ (ip as u64).rotate_left(16) ^ u64::from(who.port());
     folded.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -242,7 +242,7 @@ mod tests {
         SocketAddr::from(([10, 0, 0, 1], port))
     }
 
-    /// Uses so much of each second, from the beginning to `until_ms`.
+    /// Uses these shares of each second, from the start to `until_ms`.
     fn use_up(gauge: &mut Gauge, until_ms: u64, cpu: f64, bytes: f64, clients: u32) {
         for ms in (0..=until_ms).step_by(100) {
             assert!(gauge.wants_measure(at(ms)) && !gauge.wants_measure(at(ms.saturating_sub(1))) || ms == 0);
@@ -277,7 +277,7 @@ mod tests {
         gauge.measured(at(100), used(100));
         gauge.measured(at(200), used(200));
         assert!(gauge.load(at(200), 10, 0).cpu > 600);
-        // It slept for ten seconds: one window, and the past is forgotten.
+        // The thread slept for ten seconds, which is one window: earlier load is forgotten.
         gauge.measured(at(10_200), used(210));
         assert!(gauge.load(at(10_200), 10, 0).cpu < 5);
     }

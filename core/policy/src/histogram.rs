@@ -1,15 +1,15 @@
-//! Latencies in log-linear buckets: 1.4 KB, whatever is counted.
+//! Latencies in log-linear buckets, in fixed memory of 1.5 KB.
 
 use core::time::Duration;
 
-/// Buckets of 1 µs up to here, then so many for each doubling: a bucket is at most a sixteenth of its value wide.
+/// Buckets of 1 µs up to this value, then this many for each doubling: a bucket's width is at most 1/16 of its values.
 const LINEAR: usize = 16;
 const LINEAR_BITS: u32 = LINEAR.ilog2();
-/// The last doubling ends at 2^26 µs, 67 s; what is longer counts as that.
+/// The last doubling ends at 2^26 µs (67 s); longer latencies count in the last bucket.
 const DOUBLINGS: usize = 22;
 pub(crate) const BUCKETS: usize = LINEAR * (DOUBLINGS + 1);
 
-/// Counts latencies; quantiles are within 7 % (or 1 µs).
+/// Counts latencies; quantiles are accurate to 7 % or 1 µs.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: [u32; BUCKETS],
@@ -22,7 +22,7 @@ impl Default for Histogram {
     }
 }
 
-/// Which bucket.
+/// The index of a latency's bucket.
 pub(crate) fn bucket(latency: Duration) -> usize {
     let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX).min((1 << 26) - 1);
     let doublings = (us.max(1).ilog2() + 1).saturating_sub(LINEAR_BITS + 1);
@@ -30,14 +30,14 @@ pub(crate) fn bucket(latency: Duration) -> usize {
     (doublings as usize * LINEAR) + within as usize
 }
 
-/// The smallest latency that a bucket counts, µs.
+/// The smallest latency of a bucket, µs.
 fn lowest_us(bucket: usize) -> u64 {
     let doublings = (bucket / LINEAR).saturating_sub(1);
     ((bucket - doublings * LINEAR) as u64) << doublings
 }
 
 impl Histogram {
-    /// Counts one.
+    /// Counts one latency.
     pub fn record(&mut self, latency: Duration) {
         self.add(bucket(latency), 1);
     }
@@ -47,7 +47,7 @@ impl Histogram {
         self.count += u64::from(more);
     }
 
-    /// Takes away what was added.
+    /// Subtracts counts that were added before.
     pub(crate) fn subtract(&mut self, counts: &[u32; BUCKETS]) {
         for (count, less) in self.counts.iter_mut().zip(counts) {
             self.count -= u64::from((*count).min(*less));
@@ -55,13 +55,13 @@ impl Histogram {
         }
     }
 
-    /// How many were counted.
+    /// The number of latencies counted.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The latency that so many of a thousand do not exceed, by linear interpolation within its bucket. Nothing if none
-    /// was counted.
+    /// The latency that `permille` of a thousand do not exceed, interpolated linearly within its bucket. `None` without
+    /// samples.
     pub fn quantile(&self, permille: u32) -> Option<Duration> {
         let rank = (self.count * u64::from(permille.min(1000))).div_ceil(1000).max(1);
         let mut below = 0;

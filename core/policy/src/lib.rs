@@ -1,7 +1,7 @@
 //! When to help, and which helper (PostMan §5.2, §5.3): decisions without I/O.
 //!
-//! Time and randomness come from outside, so that the same course of events gives the same decisions: in production, in
-//! the simulator, in a test that reads like a trace.
+//! The caller supplies the time and the random seeds, so the same events give the same decisions in production, in the
+//! simulator and in tests.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(

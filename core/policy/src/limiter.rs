@@ -1,40 +1,40 @@
-//! So many moves a second and no more, at distances that differ a little.
+//! A rate limit on moves, with jittered intervals.
 //!
-//! A move costs the server a connection. All at once they cost the burst another second; about 100 µs between two of
-//! them was best where we tried (`docs/measurements.md`).
+//! Each move costs the server a connection, so a burst of moves prolongs the overload by another second. Intervals of
+//! about 100 µs were best in our measurements (`docs/measurements.md`).
 
 use core::time::Duration;
 
 use spillway_parts::Random;
 use spillway_transport::Time;
 
-/// Whoever comes late to a move, for timers are coarse, may catch up on so much, unless told otherwise; what lies further
-/// back is forgotten, so that no burst follows a time in which nothing moved.
+/// Default time that a late caller may catch up on, because timers are coarse. Time before that is forgotten, so that no
+/// burst follows an idle time.
 const CATCH_UP: Duration = Duration::from_millis(10);
 
-/// Lets moves pass, at most so many in any second.
+/// Bounds the number of moves in any second.
 #[derive(Clone, Debug)]
 pub struct Limiter {
-    /// Between two moves, before jitter.
+    /// Interval of two moves, before jitter.
     distance: Duration,
     catch_up: Duration,
     next_at: Time,
 }
 
 impl Limiter {
-    /// Of so many moves a second; 0 counts as 1.
+    /// At most `per_s_max` moves a second; 0 counts as 1.
     pub fn new(per_s_max: u32) -> Limiter {
-        // 2 % longer than it need be, for what is caught up on comes on top of a second's moves.
+        // 2 % longer than necessary, because moves that are caught up on add to those of a second.
         let distance = Duration::from_nanos(1_020_000_000 / u64::from(per_s_max.max(1)) + 1);
         Limiter { distance, catch_up: CATCH_UP, next_at: Time::ZERO }
     }
 
-    /// For one who comes so seldom that he moves several together.
+    /// For a caller that polls seldom and makes several moves at once.
     pub(crate) fn catching_up_on(self, catch_up: Duration) -> Limiter {
         Limiter { catch_up, ..self }
     }
 
-    /// Whether a move may happen now; if so it has. `random`: from 0 to 65,535, makes the distance to the next one up to
+    /// Returns whether a move may happen now, and counts it if so. `random`: from 0 to 65,535, makes the next interval up to
     /// a tenth longer.
     pub fn take(&mut self, now: Time, random: u16) -> bool {
         if now < self.next_at {
@@ -45,12 +45,12 @@ impl Limiter {
         true
     }
 
-    /// When the next one may happen.
+    /// When the next move may happen.
     pub fn next_at(&self) -> Time {
         self.next_at
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "any 16 bits of a random word")]
+    #[expect(clippy::cast_possible_truncation, reason = "any 16 bits of a random word are random")]
     pub(crate) fn take_at_random(&mut self, now: Time, random: &mut Random) -> bool {
         now >= self.next_at && self.take(now, random.word() as u16)
     }
@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// When moves pass, if somebody asks at these times as often as he may.
+    /// The times of moves of a caller that takes as many as allowed at each of these times.
     fn passed(per_s_max: u32, asked_at_us: impl Iterator<Item = u64>) -> Vec<u64> {
         let (mut limiter, mut random) = (Limiter::new(per_s_max), Random::new(7));
         let mut passed = Vec::new();

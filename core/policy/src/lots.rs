@@ -1,9 +1,9 @@
-//! Random numbers that are spread evenly also over few draws.
+//! Random numbers that are spread evenly even over few draws.
 
 use spillway_parts::Random;
 
-/// Each sixteen in a row have one in each sixteenth, in a random order: among clients that cannot know better, those that
-/// come to a helper are then fewer off from their expected number than by chance alone.
+/// Each block of 16 draws has one number in each sixteenth of the range, in random order. So the number of clients that
+/// choose a helper deviates less from its expectation than with independent numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Lots {
     random: Random,
@@ -13,7 +13,7 @@ pub(crate) struct Lots {
 
 impl Lots {
     pub(crate) fn new(seed: u64) -> Lots {
-        #[expect(clippy::cast_possible_truncation, reason = "16 indexes")]
+        #[expect(clippy::cast_possible_truncation, reason = "indexes are below 16")]
         let order = core::array::from_fn(|index| index as u8);
         Lots { random: Random::new(seed), order, drawn: 16 }
     }
@@ -25,7 +25,7 @@ impl Lots {
         }
         let part = self.order[self.drawn];
         self.drawn += 1;
-        #[expect(clippy::cast_possible_truncation, reason = "any 12 bits of a random word")]
+        #[expect(clippy::cast_possible_truncation, reason = "any 12 bits of a random word are random")]
         let rest = self.random.word() as u16 & 0xfff;
         u16::from(part) << 12 | rest
     }

@@ -1,16 +1,16 @@
-//! When memory is short: which clients are paused, and which are closed, so that all others go on.
+//! When memory is short: which clients are paused and which are closed, so that all others continue.
 //!
-//! Helpers and sidecars decide by the same rules. Who counts the bytes, and closes connections, is up to them.
+//! Helpers and sidecars use the same rules; they count the bytes and close the connections themselves.
 
 use core::fmt;
 use core::time::Duration;
 
 use spillway_transport::Time;
 
-/// While memory is scarce, a client that has not read for so long is closed.
+/// While memory is scarce, a client that has not read for this time is closed.
 pub const UNREAD_MAX: Duration = Duration::from_secs(10);
 
-/// A bound on bytes of memory. From three quarters of it, until it is down to five eighths, memory is *scarce*.
+/// A bound on bytes of memory. Memory becomes *scarce* above three quarters of the bound, until use falls to five eighths.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryBound {
     max: usize,
@@ -28,7 +28,7 @@ impl MemoryBound {
         self.max
     }
 
-    /// Another bound from now on; [`judge`](Self::judge) decides anew.
+    /// Changes the bound; the next [`judge`](Self::judge) applies it.
     pub fn set_max(&mut self, max: usize) {
         self.max = max;
     }
@@ -38,78 +38,78 @@ impl MemoryBound {
         self.is_scarce
     }
 
-    /// Decides whether memory is scarce when `total` bytes are in use. True if that has changed.
+    /// Decides whether memory is scarce when `total` bytes are in use. Returns whether that has changed.
     pub fn judge(&mut self, total: usize) -> bool {
         let was_scarce = self.is_scarce;
         self.is_scarce = if was_scarce { !self.is_calm(total) } else { total > self.max / 4 * 3 };
         was_scarce != self.is_scarce
     }
 
-    /// Whether clients have to be closed.
+    /// Whether clients must be closed.
     pub fn is_exceeded(&self, total: usize) -> bool {
         total > self.max
     }
 
-    /// Whether an eighth is free.
+    /// Whether an eighth of the bound is free, so that enough clients were closed.
     pub fn is_relieved(&self, total: usize) -> bool {
         total <= self.max / 8 * 7
     }
 
-    /// Whether memory that was scarce is scarce no more.
+    /// Whether use is low enough to end scarcity.
     pub fn is_calm(&self, total: usize) -> bool {
         total <= self.max / 8 * 5
     }
 
-    /// Whether closing of the largest ends before one whose bytes have waited for `age`: those that have not kept
-    /// anything waiting are closed only as far as the bound asks for it, others until an eighth is free.
+    /// Whether to stop closing before a client whose bytes have waited for `age`. Clients whose bytes have waited are closed
+    /// until an eighth is free, others only until the bound holds.
     pub fn is_enough_closed(&self, total: usize, age: Duration) -> bool {
         if age.is_zero() { !self.is_exceeded(total) } else { self.is_relieved(total) }
     }
 }
 
-/// Since when a client has not read what was sent to it.
+/// Measures how long a client has not read its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Unread {
-    /// Once the client has bytes up to this stream offset, it has read all that waited for it at `since`.
+    /// When the client has read up to this stream offset, it has read all bytes that waited at `since`.
     mark: u64,
     since: Time,
 }
 
 impl Unread {
-    /// A client that nothing waits for.
+    /// A client without waiting bytes.
     pub fn new(now: Time) -> Unread {
         Unread { mark: 0, since: now }
     }
 
-    /// So many bytes were meant for the client up to now, and of these its host has taken all but `waiting`. One that
-    /// keeps up has read everything that waited a short while ago; one that reads a little now and then has not.
+    /// `sent`: stream offset of all bytes for the client, of which its host has taken all but `waiting`. The age stays small
+    /// for a client that keeps up, and grows for one that reads only a little now and then.
     pub fn note(&mut self, now: Time, sent: u64, waiting: usize) {
         if sent.saturating_sub(waiting as u64) >= self.mark {
             *self = Unread { mark: sent, since: now };
         }
     }
 
-    /// How long bytes have waited for it.
+    /// How long bytes have waited for the client.
     pub fn age(&self, now: Time) -> Duration {
         now.since(self.since)
     }
 }
 
-/// The order in which clients that hold memory are closed: the highest first. A client that holds many bytes and has not
-/// read for long comes before others. Beyond an age of 2 s the bytes alone count.
+/// Rank of a client for closing, highest first: held bytes × age of unread bytes, then held bytes. Ages above 2 s count as
+/// 2 s.
 pub fn closing_rank(bytes: usize, age: Duration) -> (u128, usize) {
     const AGE_MAX: Duration = Duration::from_secs(2);
     (bytes as u128 * age.min(AGE_MAX).as_micros(), bytes)
 }
 
-/// What a client held that was closed because memory was short.
+/// Details of a client that was closed because memory was short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryCut {
-    /// Bytes of memory.
+    /// Bytes of memory that the client held.
     pub held_bytes: usize,
-    /// How long bytes had waited for it.
+    /// How long bytes had waited for the client.
     pub unread: Duration,
-    /// The bound for all clients of this thread.
+    /// The bound for all clients of the thread.
     pub limit_bytes: usize,
 }
 
@@ -153,7 +153,8 @@ mod tests {
         let at = |ms: u64| Time(ms * 1_000_000);
         let (mut reader, mut trickler) = (Unread::new(at(0)), Unread::new(at(0)));
         for turn in 1..100_u64 {
-            // Each is sent 1,000 bytes in a turn of 10 ms. One has 2,000 waiting at any time, the other all but 10.
+            // Each client is sent 1,000 bytes in a turn of 10 ms. `reader` has 2,000 waiting; `trickler` reads only 10 in
+            // a turn.
             reader.note(at(turn * 10), turn * 1_000, 2_000.min(turn as usize * 1_000));
             trickler.note(at(turn * 10), turn * 1_000, turn as usize * 990);
         }

@@ -1,10 +1,10 @@
-//! When a server needs no help any more: the server's side (PostMan §5.3).
+//! When a server no longer needs help: the server's side (PostMan §5.3).
 //!
-//! It sends its helped sessions back, spread over time, when throughput has been low *and* latency low for a while. One
-//! of the two is not enough: latency is low because helpers help, and throughput is low as well when clients have given
-//! up. Low is what direct load would be low at: batches hide what packets cost, so the measure is the rate at which help
-//! began, or a configured capacity, not what a helped server can do. Each look while sessions return may stop it; and
-//! when load comes back soon after, the next release waits longer.
+//! The server sends its helped sessions back, spread over time, when throughput *and* latency have been low for a while.
+//! One of the two is not enough: latency is low because helpers help, and throughput is also low after clients have given
+//! up. Throughput is low relative to the rate at which help began, or to a configured capacity, not to the capacity of a
+//! helped server, because batches hide the cost of packets. While sessions return, looks may stop the release; when load
+//! comes back soon afterwards, the next release waits longer.
 
 mod looks;
 
@@ -19,29 +19,29 @@ pub use looks::Looks;
 use crate::limiter::Limiter;
 use crate::word::Word;
 
-/// When to release, and how carefully.
+/// When to release sessions, and how carefully.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReleaseSettings {
-    /// Requests a second, in percent of the rate at which help began (or of `capacity_per_s`), below which throughput is
-    /// low. 1 to 95; 60.
+    /// Throughput is low up to this percentage of the rate at which help began (or of `capacity_per_s`). 1 to 95, default
+    /// 60.
     pub low_percent: u32,
-    /// What the server can serve direct, requests a second, if that is known: used instead of the rate at which help
-    /// began. Nothing.
+    /// The server's direct capacity in requests a second, if it is known: replaces the rate at which help began. Default
+    /// `None`.
     pub capacity_per_s: Option<u64>,
-    /// Latency is low up to here: from a request's arrival at the server's end of the link to its reply. 500 µs.
+    /// Latency is low up to this, from a request's arrival at the server's end of the link to its reply. Default 500 µs.
     pub service_max: Duration,
-    /// Where the CPU is known, it must not be busier than this, neither now nor as direct load is estimated to make it,
-    /// in percent. 1 to 100; 60.
+    /// Where CPU use is known, sessions return only if it, and its estimate for direct load, are at most this percentage.
+    /// 1 to 100, default 60.
     pub busy_percent_max: u32,
-    /// Both must be low for so long. 1 s to a day; 10 s. Doubles each time that load comes back soon.
+    /// How long both must be low. 1 s to a day, default 10 s. Doubles when a release stops or load comes back soon.
     pub low_for: Duration,
-    /// But not beyond this. 10 min.
+    /// Maximum of the doubled `low_for`. Default 10 min.
     pub low_for_max: Duration,
-    /// Sessions are sent back over this time. Up to 10 min; 5 s.
+    /// Sessions are sent back over this time. Up to 10 min, default 5 s.
     pub spread: Duration,
-    /// Soon: within this time after a release. 60 s.
+    /// Load that comes back within this time after a release comes back soon. Default 60 s.
     pub soon: Duration,
-    /// So long without that makes one doubling forgotten. 10 min.
+    /// After this time without a change of a doubled `low_for`, it is halved. Default 10 min.
     pub forget: Duration,
 }
 
@@ -62,28 +62,28 @@ impl Default for ReleaseSettings {
     }
 }
 
-/// What a server saw since the last look. Looks are about 250 ms apart: shorter than clients take to move, or the rate at
-/// which help began is not seen.
+/// Measurements of a server since the last look. Looks are about 250 ms apart, less than clients take to move, because
+/// otherwise the rate at which help began would be missed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Requests served, helped and direct.
     pub requests: u64,
-    /// Of those, helped.
+    /// Helped requests served.
     pub helped: u64,
-    /// From a request's arrival to its reply: p99, or the mean if that is all that is known. Nothing when none came.
+    /// Time from a request's arrival to its reply: p99, or the mean where only that is known. `None` without requests.
     pub service: Option<Duration>,
-    /// How busy the server's CPU was, in percent of what it may use, if that is known.
+    /// CPU use in percent of what the server may use, if it is known.
     pub busy_percent: Option<u32>,
-    /// Sessions that are helped now.
+    /// Number of helped sessions.
     pub helped_sessions: u32,
 }
 
-/// Why a release stops half way.
+/// Why a release stops before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// Throughput is not low any more.
     Throughput,
-    /// Latency is not.
+    /// Latency is not low any more.
     Latency,
     /// The CPU is busy.
     Busy,
@@ -94,33 +94,33 @@ pub enum Stop {
 pub enum ReleaseNotice {
     /// Throughput and latency were low for a while: sessions return.
     Begins {
-        /// Sessions.
+        /// Helped sessions.
         sessions: u32,
-        /// Requests a second,
+        /// Requests a second.
         per_s: u64,
-        /// of so many at which that were not low any more.
+        /// The rate in requests a second up to which throughput is low.
         low_per_s: u64,
-        /// From arrival to reply.
+        /// Time from a request's arrival to its reply.
         service: Option<Duration>,
-        /// For so long.
+        /// How long both were low.
         lasted: Duration,
     },
-    /// They stop returning.
+    /// The release stops; the other sessions stay helped.
     Stops {
-        /// Why.
+        /// The cause.
         why: Stop,
-        /// Sessions that are helped still.
+        /// Sessions that are still helped.
         sessions: u32,
-        /// The next release needs it to be low for so long.
+        /// How long both must be low before the next release.
         low_for: Duration,
     },
-    /// None is helped any more.
+    /// No session is helped any more.
     Ends,
-    /// Help was called again soon after.
+    /// Help was called again soon after the release.
     TooSoon {
-        /// After so long.
+        /// Time since the release.
         after: Duration,
-        /// The next release needs it to be low for so long.
+        /// How long both must be low before the next release.
         low_for: Duration,
     },
 }
@@ -157,63 +157,64 @@ impl fmt::Display for ReleaseNotice {
     }
 }
 
-/// What has happened since the beginning; each only rises.
+/// Counters since the start; each only rises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReleaseCounters {
     /// Releases begun.
     pub releases: u64,
-    /// Of those, stopped half way.
+    /// Releases that stopped before their end.
     pub stopped: u64,
-    /// Of those, after which help was called again soon.
+    /// Releases after which help was called again soon.
     pub too_soon: u64,
-    /// Sessions that were to be sent back.
+    /// Sessions asked to return to the server.
     pub drains: u64,
 }
 
-/// Looks that are remembered for the rate at which help began.
+/// Number of looks whose rates are remembered, to know the rate at which help began.
 const RATES: usize = 10;
-/// Help has begun when more than one request in so many is helped.
+/// Help has begun when more than one request in this many is helped.
 const HELPED_ONE_IN: u64 = 10;
-/// So many looks in a row must find it not low to stop a release: one alone may be chance.
+/// Consecutive looks that must find load not low to stop a release: one alone may be chance.
 const STOP_LOOKS: u32 = 2;
-/// Without a measure of its own, low is this share of the highest helped rate.
+/// Without a known rate or capacity, throughput is low up to one in this many of the highest helped rate.
 const QUIET_ONE_IN: u64 = 10;
-/// Sessions return in bunches, and whoever asks may be late by as much again.
+/// Time that a late caller may catch up on: sessions return every 50 ms, and the caller may be late by as much again.
 const LATE: Duration = Duration::from_millis(100);
-/// What a direct request costs is learned from looks with so many.
+/// Minimum number of requests in a look to measure the CPU cost of a direct one.
 const COST_REQUESTS_MIN: u64 = 100;
 
-/// Decides for one server. Give it a [`Sample`] about every 250 ms; then [`poll`](Self::poll) until there is nothing.
+/// Decides for one server. Pass a [`Sample`] to [`look`](Self::look) about every 250 ms; then call [`poll`](Self::poll)
+/// until it returns false.
 #[derive(Clone, Debug)]
 pub struct Release {
     settings: ReleaseSettings,
     random: Random,
     word: Word,
     last_look: Time,
-    /// Rates of the last looks at which hardly anybody was helped, in turn.
+    /// Rates of the last looks with hardly any helped requests: a ring buffer.
     rates: [u64; RATES],
     next_rate: usize,
     /// The rate at which help began.
     began_at: Option<u64>,
     helped_most: u64,
     is_helped: bool,
-    /// CPU that a direct request costs, ns of what the server may use.
+    /// CPU cost of a direct request, in ns of what the server may use.
     direct_ns: Option<u64>,
     low_since: Option<Time>,
     low_for: Duration,
-    /// When the wait was last made longer, or one doubling forgotten.
+    /// When `low_for` was last doubled or halved.
     changed_at: Time,
     released_at: Option<Time>,
-    /// Looks in a row that stopped being low.
+    /// Consecutive looks during a release that found load not low.
     not_low_looks: u32,
-    /// Sessions yet to be sent back, at this pace.
+    /// Sessions still to be sent back, and their pace.
     draining: Option<(u32, Limiter)>,
     notice: Option<ReleaseNotice>,
     counters: ReleaseCounters,
 }
 
 impl Release {
-    /// A server that nobody helps yet. `seed`: sessions return at distances that differ a little.
+    /// A server without help. `seed`: for the jitter of the intervals at which sessions return.
     pub fn new(now: Time, settings: ReleaseSettings, seed: u64) -> Release {
         Release {
             settings,
@@ -237,14 +238,14 @@ impl Release {
         }
     }
 
-    /// The operator's word: *on* keeps everybody helped, *off* sends all back now.
+    /// Sets the operator's override: *on* keeps all sessions helped, *off* sends all back from the next look on.
     pub fn say(&mut self, word: Word) {
         self.word = word;
         self.low_since = None;
         self.draining = None;
     }
 
-    /// What the server saw since the last look.
+    /// Takes a sample of the time since the last look, and decides.
     pub fn look(&mut self, now: Time, sample: Sample) {
         let passed_ms = u64::try_from(now.since(self.last_look).as_millis()).unwrap_or(u64::MAX).max(1);
         self.last_look = now;
@@ -261,7 +262,7 @@ impl Release {
         }
     }
 
-    /// Whether one helped session, any of them, is to be told *drain* now. Call until it is not, after each look and at
+    /// Whether to send *drain* to one helped session now; any will do. Call until false, after each look and at
     /// [`poll_timeout`](Self::poll_timeout).
     pub fn poll(&mut self, now: Time) -> bool {
         let Some((left, limiter)) = &mut self.draining else { return false };
@@ -273,7 +274,7 @@ impl Release {
         true
     }
 
-    /// When to call [`poll`](Self::poll). Nothing: after the next look.
+    /// When to call [`poll`](Self::poll); `None`: after the next look.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.draining.as_ref().filter(|(left, _)| *left > 0).map(|(_, limiter)| limiter.next_at())
@@ -285,12 +286,12 @@ impl Release {
         self.notice.take()
     }
 
-    /// What has happened since the beginning.
+    /// Counters since the start.
     pub fn counters(&self) -> &ReleaseCounters {
         &self.counters
     }
 
-    /// Requests a second up to which throughput is low. Nothing if there is no measure.
+    /// Requests a second up to which throughput is low; `None` before any helped request without a configured capacity.
     pub fn low_per_s(&self) -> Option<u64> {
         let percent = u64::from(self.settings.low_percent);
         match self.settings.capacity_per_s.or(self.began_at) {
@@ -302,7 +303,7 @@ impl Release {
     fn learn(&mut self, now: Time, per_s: u64, passed_ms: u64, sample: &Sample) {
         let is_helped = sample.helped > sample.requests / HELPED_ONE_IN;
         if is_helped && !self.is_helped {
-            // The present look may have seen the burst before clients moved: what it served direct counts too.
+            // The present look may include the burst before clients moved, so its direct requests count, too.
             let direct = sample.requests.saturating_sub(sample.helped).saturating_mul(1000) / passed_ms;
             self.began_at =
                 self.rates.into_iter().max().map(|most| most.max(direct)).filter(|most| *most > 0);
@@ -329,7 +330,7 @@ impl Release {
         }
     }
 
-    /// What is not low, if anything.
+    /// The first measure that is not low, if any.
     fn not_low(&self, per_s: u64, sample: &Sample) -> Option<Stop> {
         let busy_max = u64::from(self.settings.busy_percent_max);
         let estimated = self.direct_ns.map_or(0, |ns| per_s.saturating_mul(ns) / 10_000_000);
@@ -366,7 +367,7 @@ impl Release {
         self.drain(sample);
     }
 
-    /// Sends back whoever is helped, at a pace that takes the whole spread.
+    /// Begins to send all helped sessions back, at a pace that takes the whole `spread`.
     fn drain(&mut self, sample: &Sample) {
         let sessions = sample.helped_sessions;
         match &mut self.draining {
@@ -380,7 +381,7 @@ impl Release {
             None => {}
         }
         if self.word == Word::Off && self.draining.as_ref().is_some_and(|(left, _)| *left == 0) {
-            self.draining = None; // whoever is helped still is sent back at the next look
+            self.draining = None; // the next look sends back those that are still helped
         }
     }
 
@@ -395,7 +396,7 @@ impl Release {
         let Some(why) = self.not_low(per_s, sample) else {
             self.not_low_looks = 0;
             if self.draining.as_ref().is_some_and(|(left, _)| *left == 0) {
-                // Told, and still there, or new: again.
+                // Sessions that did not follow, or came since, are asked again.
                 self.draining = None;
                 self.drain(sample);
             }

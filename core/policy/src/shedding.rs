@@ -1,27 +1,26 @@
-//! When an overloaded helper sends clients away, and how many (PostMan §5.2: "when a helper finds its resource utilization
+//! When an overloaded helper drains clients, and how many (PostMan §5.2: "when a helper finds its resource utilization
 //! is too high, it disconnects existing connections, so that the corresponding clients can connect to other helpers").
 
 use core::time::Duration;
 
 use spillway_transport::Time;
 
-/// When and how fast.
+/// When to shed clients, and how fast.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SheddingSettings {
-    /// Load from which clients are sent away, 1 being all that there is.
+    /// Load at which shedding begins; 1 is the full capacity.
     pub above: f64,
-    /// Load below which that ends. Less than `above`, or shedding would begin and end all the time.
+    /// Load below which shedding ends; less than `above`, so that shedding does not oscillate.
     pub until: f64,
-    /// How long the load must have been too high before the first are sent away.
+    /// How long the load must have been too high before shedding begins.
     pub patience: Duration,
-    /// Time from one look to the next: what the last one did must show first.
+    /// Interval of looks, long enough for the effect of the last one to show.
     pub look: Duration,
-    /// Share of the clients that are sent away at each look; at least one is.
+    /// Share of the clients to shed at each look; at least one client.
     pub share: f64,
-    /// Clients that have come since are not sent away: they may be why the load is high, and would only wander about.
+    /// Clients that connected within this time are not shed: they would only move from helper to helper.
     pub young: Duration,
-    /// So long after the last look at which clients were sent away the helper says that it is full: they shall not come
-    /// back at once.
+    /// For this time after the last look that shed clients the helper reports *full*, so that they do not return at once.
     pub hold: Duration,
 }
 
@@ -39,36 +38,33 @@ impl Default for SheddingSettings {
     }
 }
 
-/// Whether one thread of a helper sheds, and how much.
+/// Decides for one helper thread whether to shed, and how many clients.
 #[derive(Clone, Debug)]
 pub struct Shedding {
     settings: SheddingSettings,
-    /// Since when the load has been too high.
     high_since: Option<Time>,
-    /// Clients are being sent away.
     sheds: bool,
     looked: Option<Time>,
     full_until: Option<Time>,
 }
 
 impl Shedding {
-    /// Nothing is shed yet.
+    /// A thread that does not shed yet.
     pub fn new(settings: SheddingSettings) -> Shedding {
         Shedding { settings, high_since: None, sheds: false, looked: None, full_until: None }
     }
 
-    /// Other settings, from the next look on.
+    /// Changes the settings from the next look on.
     pub fn set(&mut self, settings: SheddingSettings) {
         self.settings = settings;
     }
 
-    /// When and how fast.
+    /// When to shed clients, and how fast.
     pub fn settings(&self) -> &SheddingSettings {
         &self.settings
     }
 
-    /// Looks at the load, and says how many of so many clients to send away now. To be called often; it looks when it is
-    /// time to.
+    /// Returns how many of `clients` to shed now. May be called often: calls within [`SheddingSettings::look`] return 0.
     pub fn look(&mut self, now: Time, load: f64, clients: u32) -> u32 {
         if self.looked.is_some_and(|looked| now.since(looked) < self.settings.look) {
             return 0;
@@ -89,13 +85,13 @@ impl Shedding {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "a share of the clients; `as` saturates"
+            reason = "a share of the number of clients; `as` saturates"
         )]
         let share = (f64::from(clients) * self.settings.share) as u32;
         share.max(1)
     }
 
-    /// Whether to tell clients that ask that no more are taken.
+    /// Whether to answer *full* to clients that ask for the load.
     pub fn is_full(&self, now: Time, load: f64) -> bool {
         load >= self.settings.above || self.sheds || self.full_until.is_some_and(|until| now < until)
     }
@@ -113,7 +109,7 @@ mod tests {
         Time::ZERO + Duration::from_millis(ms)
     }
 
-    /// What is shed of 1000 clients at each second of this course of load.
+    /// How many of 1000 clients are shed at each second of this series of loads.
     fn course(loads: &[f64]) -> Vec<u32> {
         let mut shedding = Shedding::new(SheddingSettings::default());
         (0..).zip(loads).map(|(second, load)| shedding.look(at(second * 1000), *load, 1000)).collect()
@@ -150,7 +146,7 @@ mod tests {
         assert!(!shedding.is_full(at(13_000), 0.5));
     }
 
-    /// Clients that are sent away take their load along: it comes down to where shedding ends and stays there.
+    /// The load falls with the clients that are shed, to the level at which shedding ends, and stays there.
     #[test]
     fn it_does_not_swing() {
         let mut shedding = Shedding::new(SheddingSettings::default());

@@ -1,8 +1,8 @@
 //! A sliding window of reply latencies.
 //!
-//! Whether p99 is over the SLA is counted, not read from buckets: it is when more than one in a hundred was late. What
-//! still waits is late as soon as it has waited for longer than the SLA; otherwise a server that answers nothing would
-//! look calm.
+//! Late replies are counted exactly, not read from buckets: p99 is over the SLA if more than one in a hundred replies was
+//! late. The user of the window also counts requests that have waited for longer than the SLA; otherwise a server that
+//! answers nothing would look calm.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -11,7 +11,7 @@ use spillway_transport::Time;
 
 use crate::histogram::{BUCKETS, Histogram, bucket};
 
-/// What one slice of time saw.
+/// The replies of one slice of time.
 #[derive(Clone, Debug)]
 struct Slice {
     counts: [u32; BUCKETS],
@@ -21,25 +21,25 @@ struct Slice {
 
 const EMPTY: Slice = Slice { counts: [0; BUCKETS], counted: 0, late: 0 };
 
-/// Replies of the last while, in slices. The present slice is one of them, so that the window covers between one slice
-/// less than its length, and its length.
+/// Recent replies, in slices. The present, incomplete slice is one of them, so the window covers its length, or up to one
+/// slice less.
 #[derive(Clone, Debug)]
 pub struct Window {
     sla: Duration,
     slice: Duration,
     slices: Vec<Slice>,
-    /// The present slice, counted from the beginning of time.
+    /// The number of the present slice since time zero.
     present: u64,
     merged: Histogram,
     late: u64,
 }
 
-/// Slices of a window, at most.
+/// The most slices of a window.
 pub const SLICES_MAX: usize = 100;
 
 impl Window {
-    /// A window of this length in slices of that; lengths of nothing count as 1 ms, and slices are at most
-    /// [`SLICES_MAX`]. Replies after more than `sla` are late.
+    /// A window of this length in slices of length `slice`, at least 1 ms; at most [`SLICES_MAX`] slices. Replies with a
+    /// latency above `sla` are late.
     pub fn new(sla: Duration, length: Duration, slice: Duration) -> Window {
         let slice = slice.max(Duration::from_millis(1));
         let slices = usize::try_from(length.as_nanos() / slice.as_nanos()).unwrap_or(usize::MAX);
@@ -48,7 +48,7 @@ impl Window {
         Window { sla, slice, slices: all, present: 0, merged: Histogram::default(), late: 0 }
     }
 
-    /// A reply came after so long.
+    /// Records a reply with this latency.
     pub fn record(&mut self, now: Time, latency: Duration) {
         self.advance(now);
         let at = self.position(0);
@@ -62,7 +62,7 @@ impl Window {
         }
     }
 
-    /// Forgets what is too old.
+    /// Forgets slices that have left the window.
     pub fn advance(&mut self, now: Time) {
         let slice_ns = u64::try_from(self.slice.as_nanos()).unwrap_or(u64::MAX);
         let present = (now.as_nanos() / slice_ns).max(self.present);
@@ -79,23 +79,23 @@ impl Window {
         }
     }
 
-    /// Where the slice is that was the present one so many slices ago.
+    /// Index of the slice that is `back` slices before the present one.
     #[expect(clippy::cast_possible_truncation, reason = "below the number of slices")]
     fn position(&self, back: u64) -> usize {
         (self.present.saturating_sub(back) % self.slices.len() as u64) as usize
     }
 
-    /// Replies counted.
+    /// Replies in the window.
     pub fn count(&self) -> u64 {
         self.merged.count()
     }
 
-    /// Of those, late.
+    /// Late replies in the window.
     pub fn late(&self) -> u64 {
         self.late
     }
 
-    /// Replies, and late ones, of this slice and so many before it.
+    /// Replies and late replies of the present slice and of `slices` before it.
     pub fn recent(&self, slices: u64) -> (u64, u64) {
         (0..=slices.min(self.slices.len() as u64 - 1).min(self.present))
             .map(|back| &self.slices[self.position(back)])
@@ -104,17 +104,17 @@ impl Window {
             })
     }
 
-    /// All of them in one.
+    /// Histogram of all replies in the window.
     pub fn merged(&self) -> &Histogram {
         &self.merged
     }
 
-    /// What the window's length is: that of all its slices.
+    /// The window's length: all its slices.
     pub fn length(&self) -> Duration {
         self.slice * u32::try_from(self.slices.len()).unwrap_or(u32::MAX)
     }
 
-    /// Nothing was counted.
+    /// Empties the window.
     pub fn clear(&mut self) {
         self.slices.fill(EMPTY);
         (self.merged, self.late) = (Histogram::default(), 0);

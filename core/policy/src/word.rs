@@ -1,4 +1,4 @@
-//! The operator's word, which overrides every policy.
+//! The operator's override of all policies.
 
 use core::fmt;
 use core::str::FromStr;
@@ -7,7 +7,7 @@ use core::time::Duration;
 use spillway_transport::Time;
 use spillway_wire::preamble::Role;
 
-/// What the operator wants of a service's relief.
+/// An operator override of a service's relief.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Word {
     /// Policies decide.
@@ -20,7 +20,7 @@ pub enum Word {
 }
 
 impl Word {
-    /// As the operator writes it.
+    /// The override's name in commands and settings.
     pub fn name(self) -> &'static str {
         match self {
             Word::Auto => "auto",
@@ -29,7 +29,7 @@ impl Word {
         }
     }
 
-    /// Whose links must not carry clients under this override: helpers' links, or clients' own.
+    /// The role whose links must not carry clients under this override.
     pub fn wrong_role(self) -> Option<Role> {
         match self {
             Word::Auto => None,
@@ -45,7 +45,7 @@ impl fmt::Display for Word {
     }
 }
 
-/// It is not a word of the operator's.
+/// The text is not the name of an override.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownWord;
 
@@ -65,7 +65,7 @@ impl FromStr for Word {
     }
 }
 
-/// The word that holds now. One given for a time falls back to [`Word::Auto`].
+/// The override in force. One given for a limited time falls back to [`Word::Auto`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     word: Word,
@@ -73,17 +73,17 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// A new word, for ever or for a time.
+    /// Sets the override, for the time `lasts` or without limit.
     pub fn say(&mut self, now: Time, word: Word, lasts: Option<Duration>) {
         *self = Standing { word, until: lasts.filter(|_| word != Word::Auto).map(|lasts| now + lasts) };
     }
 
-    /// The word that holds at this time.
+    /// The override in force at this time.
     pub fn at(&self, now: Time) -> Word {
         if self.until.is_some_and(|until| until <= now) { Word::Auto } else { self.word }
     }
 
-    /// When it falls back, if it was given for a time.
+    /// When the override falls back to [`Word::Auto`]; `None` without a limit.
     pub fn until(&self) -> Option<Time> {
         self.until
     }

@@ -1,4 +1,4 @@
-//! When help is called and given up: each test is a course of events.
+//! When help is called and given up: each test is a series of events.
 
 mod trace;
 
@@ -13,7 +13,7 @@ fn group(members: usize) -> Group {
     Group::new(members, 40, ActivationSettings::default(), 1)
 }
 
-/// The same latency wherever a request goes.
+/// The same latency on all carriers.
 fn always(latency: Duration) -> impl FnMut(u64, Carrier) -> Option<Duration> {
     move |_, _| Some(latency)
 }
@@ -27,7 +27,7 @@ fn a_burst_is_relieved_within_a_second_and_everybody_moves_once() {
         let relieved_ms = group.run_queue(15_000, |_| 1.5).unwrap() - 5_000;
         group.print();
         let moved_ms = *group.orders_ms.last().unwrap() - 5_000;
-        // Of capacity: 0.5 too much until all had moved; then helped it is 5.
+        // The excess is 0.5 of the direct capacity until all have moved; the helped capacity is 5, so 3.5 are left for it.
         let floor_ms = (0.5 * moved_ms as f64 / 3.5) as u64;
         assert!(relieved_ms <= floor_ms + 1_000, "{relieved_ms} ms, floor {floor_ms}");
         assert_eq!(group.course(), ["canaries_move", "rest_moves", "cured"]);
@@ -39,7 +39,7 @@ fn a_burst_is_relieved_within_a_second_and_everybody_moves_once() {
 fn a_few_move_first_and_are_all_that_move_when_that_is_enough() {
     let mut group = group(400);
     group.run_queue(5_000, |_| 0.6);
-    // A little too much for a moment, until just after the first have moved.
+    // Slightly overloaded until just after the canaries have moved.
     group.run_queue(30_000, |ms| if ms < 5_200 { 1.05 } else { 0.93 });
     group.print();
     assert_eq!(group.course()[..2], ["canaries_move", "calm_again"]);
@@ -158,7 +158,7 @@ fn clients_that_gave_up_are_no_calm() {
     group.run_queue(2_000, |_| 0.6);
     group.run_queue(6_000, |_| 1.5);
     assert_eq!(group.helped(), 100);
-    // One in fifty requests is answered, at once; the others wait for ever, and their clients with them.
+    // One in fifty requests is answered quickly; the others are never answered, and their clients wait.
     let mut asked = 0;
     group.run(200_000, |_, _| {
         asked += 1;
@@ -211,7 +211,7 @@ fn after_the_burst_the_server_sends_them_back_or_a_long_calm_does() {
     alone.run_queue(2_000, |_| 0.6);
     alone.run_queue(6_000, |_| 1.5);
     assert_eq!(alone.helped(), 200);
-    // The load of a trace is its queue, not its requests: those fall with the gap.
+    // The number of requests does not fall, only the latency does.
     let mut asked = 0;
     alone.run(80_000, |_, _| {
         asked += 1;
@@ -328,7 +328,7 @@ fn the_operators_word_overrides_everything_at_any_time() {
         group.run(8_000, |_, carrier| Some(if carrier == Carrier::Helped { 50 * MS } else { CALM }));
         assert_eq!(group.helped(), 50, "and although it is of no use");
         group.say(Word::Off, None);
-        // At whatever point of the course.
+        // The override comes at different stages.
         group.run(8_000 + 137 * seed, always(CALM));
         group.run(20_000, always(50 * MS));
         assert_eq!(group.helped(), 0, "nobody is helped although all are late");

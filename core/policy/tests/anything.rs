@@ -1,5 +1,5 @@
-//! Whatever a group is told, in any order: no panic, one order for a member at a time, no more moves than the cap, and
-//! counts that agree.
+//! For any reports to a group in any order: no panic, one order for a member at a time, moves within the limit, and
+//! consistent counts.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn told() -> impl Strategy<Value = Told> {
     ]
 }
 
-/// The group, and what it was told.
+/// The group, and the state that its reports imply.
 struct Model {
     activation: Activation,
     now_us: u64,
@@ -132,7 +132,7 @@ impl Model {
         }
     }
 
-    /// Time passes as the group asks for it.
+    /// Passes time, with calls at each timeout of the group.
     fn pass(&mut self, ms: u64) {
         let end = self.now_us + ms * 1000;
         for _ in 0..10_000 {

@@ -1,5 +1,5 @@
-//! Many clients that choose at the same moment must spread evenly, although each knows only what two helpers have told it,
-//! a moment ago. One small world: gauges answer questions that are under way for a while, clients decide and come.
+//! Many clients that choose at the same moment must spread evenly, although each has only the answers of two helpers, which
+//! are slightly old. A simulation: gauges answer delayed questions, and clients decide and connect.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,12 +11,12 @@ use spillway_policy::{Capacity, Choice, Decision, Gauge, Used};
 use spillway_transport::Time;
 use spillway_wire::load::Load;
 
-/// CPU time that each client costs, of a core.
+/// CPU cost of each client, as a share of a core.
 const COST: f64 = 1.0 / 1_500.0;
 
 const CAPACITY: Capacity = Capacity { cpu: 1.0, network: None, clients: 50_000, memory: 1 << 30 };
 
-/// From `min` to `max`.
+/// A random time from `min_us` to `max_us`.
 fn delay(rng: &mut Random, min_us: u64, max_us: u64) -> Duration {
     Duration::from_micros(min_us + rng.word() % (max_us - min_us + 1))
 }
@@ -24,13 +24,13 @@ fn delay(rng: &mut Random, min_us: u64, max_us: u64) -> Duration {
 struct Helper {
     gauge: Gauge,
     clients: u32,
-    /// CPU time used until then.
+    /// CPU time used up to `until`, in seconds.
     cpu: f64,
     until: Time,
 }
 
 impl Helper {
-    /// One that has had these clients for a while.
+    /// A helper that has served these clients for five seconds.
     fn with(clients: u32, seed: u64) -> Helper {
         let mut helper = Helper { gauge: Gauge::new(CAPACITY, seed), clients, cpu: 0.0, until: Time::ZERO };
         (0..50).for_each(|window| helper.run(Time::ZERO + Duration::from_millis(100 * window)));
@@ -47,13 +47,13 @@ impl Helper {
     }
 }
 
-/// How clients understand what they are told.
+/// How clients use the load in an answer.
 #[derive(Clone, Copy, PartialEq)]
 enum Hearing {
     AsMeant,
-    /// Nobody who has asked is expected.
+    /// Clients ignore the tentative load.
     NothingExpected,
-    /// All who are expected are taken to be there for sure.
+    /// Clients add the tentative load to the load, without randomness.
     AtItsWord,
 }
 
@@ -74,7 +74,7 @@ enum What {
     Comes { client: usize, helper: usize },
 }
 
-/// Events in the order of time, and among equals of their making.
+/// Events in the order of time, then of insertion.
 #[derive(Default)]
 struct Agenda {
     times: BinaryHeap<Reverse<(Time, usize)>>,
@@ -97,7 +97,7 @@ fn address(client: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, (client >> 8) as u8, client as u8], 40_000))
 }
 
-/// The fullest helper against the mean, after so many clients have come within a time, each having asked two.
+/// Clients of the fullest helper divided by the mean, after `clients` clients, each asking two helpers, have connected.
 fn max_over_mean(seed: u64, before: &[u32], clients: usize, within: Duration, hearing: Hearing) -> f64 {
     let mut rng = Random::new(seed);
     let mut helpers: Vec<Helper> = before.iter().map(|clients| Helper::with(*clients, rng.word())).collect();
@@ -148,7 +148,7 @@ fn max_over_mean(seed: u64, before: &[u32], clients: usize, within: Duration, he
     f64::from(most) * helpers.len() as f64 / f64::from(total)
 }
 
-/// Mean and worst over seeds.
+/// Mean and maximum of [`max_over_mean`] over 20 seeds.
 fn over_seeds(before: &[u32], within_ms: u64, hearing: Hearing) -> (f64, f64) {
     let within = Duration::from_millis(within_ms);
     let all: Vec<f64> = (0..20).map(|seed| max_over_mean(seed, before, 1000, within, hearing)).collect();
@@ -177,7 +177,7 @@ fn one_that_has_just_started_is_not_run_over() {
     }
 }
 
-/// Why questions count, and why they count as doubt: both ways to do without are much worse.
+/// Ignoring tentative load is much worse than a random estimate of it, and so is adding the load without randomness.
 #[test]
 fn without_tentative_arrivals_all_go_to_whoever_is_ahead() {
     for within_ms in [0, 1] {

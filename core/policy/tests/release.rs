@@ -1,4 +1,4 @@
-//! When a server sends its helped sessions back: each test is a course of looks, one a second.
+//! When a server sends its helped sessions back: each test is a series of looks, one a second.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use spillway_transport::Time;
 const LOW: Duration = Duration::from_micros(100);
 const HIGH: Duration = Duration::from_millis(3);
 
-/// A server whose sessions do as they are told.
+/// A server whose sessions follow each *drain* at once.
 struct Server {
     release: Release,
     now_s: u64,
@@ -29,7 +29,7 @@ impl Server {
         Server::new(ReleaseSettings::default())
     }
 
-    /// So many seconds with so many requests each.
+    /// Runs `seconds` seconds with `requests` requests each.
     fn run(&mut self, seconds: u64, requests: u64, service: Duration, busy_percent: Option<u32>) {
         for _ in 0..seconds {
             self.now_s += 1;
@@ -49,7 +49,7 @@ impl Server {
         }
     }
 
-    /// A burst that was relieved: help began at 10,000 requests/s.
+    /// A server after a relieved burst: help began at 10,000 requests/s.
     fn after_a_burst() -> Server {
         let mut server = Server::default();
         server.run(20, 6_000, LOW, None);
@@ -159,7 +159,7 @@ fn load_that_comes_back_soon_makes_the_next_release_wait_longer_and_that_is_forg
 
 #[test]
 fn what_direct_load_would_cost_counts_not_what_helped_load_does() {
-    // Direct, 10,000 requests/s make the CPU quite busy; helped, 10 %.
+    // 10,000 direct requests/s use 98 % of the CPU; 8,000 helped ones use 10 %.
     let mut server = Server::new(ReleaseSettings { low_percent: 90, ..Default::default() });
     server.run(20, 10_000, LOW, Some(98));
     server.helped = server.sessions;

@@ -1,12 +1,12 @@
-//! The two sorts of carriers: a connection on a server's end of a link, and one on a link that the client opened.
+//! The two kinds of carriers: a connection on a server's end of a link, and one on a link that the client opened.
 
 use spillway_batch::{Control, Id, OpenerLink, ServerLink};
 use spillway_wire::PAYLOAD_BYTES_MAX;
 
 use crate::stream::Carrier;
 
-/// A connection on a server's end of a link. When it has taken less than it was given, [`ServerLink::poll_room`]
-/// names it when it is worth trying again.
+/// A connection on a server's end of a link. After it has taken less than it was given, [`ServerLink::poll_room`]
+/// returns its id when there is room again.
 #[derive(Debug)]
 pub struct OnServerLink<'a> {
     /// The link.
@@ -25,15 +25,15 @@ impl Carrier for OnServerLink<'_> {
     }
 }
 
-/// A relayed connection on a link that the client opened. When it has taken less than it was given, try again when the
-/// link's batches have gone.
+/// A relayed connection on a link that the client opened. After it has taken less than it was given, try again when the
+/// link's batches have left.
 #[derive(Debug)]
 pub struct OnOpenerLink<'a> {
     /// The link.
     pub link: &'a mut OpenerLink,
     /// The connection.
     pub id: Id,
-    /// Bytes that may wait on the link.
+    /// The most bytes that may wait on the link.
     pub pending_bytes_max: usize,
 }
 

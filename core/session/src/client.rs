@@ -1,4 +1,4 @@
-//! The end of a session that makes it and moves it: a client's.
+//! The client's end of a session, which creates and moves it.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -12,43 +12,43 @@ use spillway_wire::{CloseReason, Connect, Control, Kind, RefuseReason};
 use crate::identity::Identity;
 use crate::stream::{Carrier, Stream, StreamEvent, StreamLimits, question};
 
-/// What happens to a session.
+/// An event of a client's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientEvent {
-    /// The server's application accepted it.
+    /// The server's application accepted the session.
     Accepted,
-    /// It goes on, on this carrier.
+    /// The present carrier carries the session from now on.
     Attached {
-        /// There is room to write again, as of [`StreamEvent::Room`]: the server has more than it had acknowledged.
+        /// There is room to write again, as for [`StreamEvent::Room`], because the server has acknowledged more bytes.
         room: bool,
     },
-    /// This carrier is refused; the session may be opened on another. Or the server's application refused the
-    /// session, and then it [is over](ClientSession::is_over).
+    /// The carrier is refused, and the session may be opened on another one; or the server's application refused the
+    /// session, which [is over](ClientSession::is_over) then.
     Refused(RefuseReason),
-    /// The server does not know the session (any more): it was restarted, or the session expired. Nothing more comes
-    /// of it. Not told to who has closed in order, when all that was written is acknowledged: the session
-    /// [is over](ClientSession::is_over) then. What was written beyond this offset has an unknown outcome.
+    /// The server does not know the session (any more): it was restarted, or the session expired. The session
+    /// [is over](ClientSession::is_over). Bytes written beyond `acknowledged` have an unknown outcome. No event after an
+    /// orderly close whose bytes are all acknowledged.
     Gone {
-        /// The server is known to have received up to here.
+        /// The server has acknowledged all bytes up to this offset.
         acknowledged: u64,
     },
-    /// See [`StreamEvent`].
+    /// An event of the byte streams.
     Stream(StreamEvent),
-    /// The other end of the carrier wants the session moved away within this time.
+    /// The carrier's other end asks the client to move the session within this time.
     Drain {
         /// Milliseconds.
         deadline_ms: u32,
     },
 }
 
-/// The carrier's other end says what cannot be. Leave this carrier and open the session on another.
+/// The carrier's other end sent an invalid message. Leave this carrier and open the session on another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CarrierError {
-    /// It answers another carrier, or does not know the session's key.
+    /// *Resumed* answers another opening message, names another life, or does not prove the session's key.
     Forged,
-    /// It stands where it cannot stand.
+    /// *Resumed* has a position that contradicts what was sent or acknowledged before.
     Position,
-    /// A message that only a client says, or that does not belong here.
+    /// A message that only clients send, or that is invalid in this state.
     Unexpected(Kind),
 }
 
@@ -66,9 +66,9 @@ impl core::error::Error for CarrierError {}
 
 /// A client's end of one session.
 ///
-/// [`open`](Self::open) gives the first words for a new carrier. Feed it what that carrier brings with
-/// [`handle_control`](Self::handle_control) and [`handle_data`](Self::handle_data), and have it give the carrier what
-/// there is with [`transmit`](Self::transmit) after each of its verbs. Stop reading a carrier before opening the
+/// [`open`](Self::open) returns the opening message for a new carrier. Pass that carrier's messages to
+/// [`handle_control`](Self::handle_control) and [`handle_data`](Self::handle_data), and call
+/// [`transmit`](Self::transmit) after each call to send on the carrier. Stop reading a carrier before opening the
 /// session on another one.
 #[derive(Debug)]
 pub struct ClientSession {
@@ -76,9 +76,9 @@ pub struct ClientSession {
     client_key: Key,
     epoch: u32,
     stage: Stage,
-    /// The life of the session at its server, once that has told that it knows the session.
+    /// The session's life at the server, as its first *resumed* named it; `None` before.
     life: Option<u64>,
-    /// And that its application accepted it.
+    /// The server's application has accepted the session.
     is_accepted: bool,
     stream: Stream,
 }
@@ -87,15 +87,15 @@ pub struct ClientSession {
 enum Stage {
     /// No carrier.
     Detached,
-    /// The first words are said.
+    /// The opening message was created; the server has not answered.
     Opening,
     Attached,
-    /// Nothing more comes of it.
+    /// The session is over.
     Ended,
 }
 
 impl ClientSession {
-    /// A new session. `id` are fresh random bytes, never used before.
+    /// A new session. `id`: fresh random bytes, never used before.
     pub fn new(client_key: Key, id: SessionId, limits: StreamLimits) -> ClientSession {
         ClientSession {
             identity: Identity::new(&client_key, id),
@@ -104,15 +104,15 @@ impl ClientSession {
             stage: Stage::Detached,
             life: None,
             is_accepted: false,
-            // The server says what it takes when it answers.
+            // The server grants credit in its answer.
             stream: Stream::new(limits, 0),
         }
     }
 
-    /// The first words for a new carrier, on which the client has this address. The one before, if any, is over.
+    /// The opening message for a new carrier, on which the client has the address `client`. It replaces the carrier before.
     ///
-    /// Until the server has answered once they make the session if need be: no byte is sent before, so that saying
-    /// them again is harmless.
+    /// Until the server has answered once, the message is *connect*, which creates the session unless it exists. No data is
+    /// sent before that answer, so a repeated *connect* is harmless.
     pub fn open(&mut self, now: Time, client: SocketAddr, server: Option<SocketAddr>) -> Control {
         self.stage = Stage::Opening;
         self.epoch = self.epoch.saturating_add(1);
@@ -127,14 +127,17 @@ impl ClientSession {
         }
     }
 
-    /// The carrier is lost. The session waits for another.
+    /// The carrier is lost. The session waits for another one.
     pub fn detach(&mut self) {
         if self.stage != Stage::Ended {
             self.stage = Stage::Detached;
         }
     }
 
-    /// A control message came on the present carrier.
+    /// Handles a control message of the present carrier.
+    ///
+    /// # Errors
+    /// The message is invalid: leave the carrier.
     pub fn handle_control(
         &mut self,
         now: Time,
@@ -143,7 +146,7 @@ impl ClientSession {
         match (self.stage, control) {
             (Stage::Detached | Stage::Ended, _) => Ok(None),
             (_, Control::Drain { deadline_ms }) => Ok(Some(ClientEvent::Drain { deadline_ms: *deadline_ms })),
-            // Restated on every carrier.
+            // The server repeats *accepted* on every carrier.
             (Stage::Attached, Control::Accepted) => {
                 Ok((!core::mem::replace(&mut self.is_accepted, true)).then_some(ClientEvent::Accepted))
             }
@@ -160,8 +163,8 @@ impl ClientSession {
             }
             (Stage::Opening, Control::Refused(RefuseReason::Gone)) => {
                 self.stage = Stage::Ended;
-                // The server has all that it was to have, and its *close* was lost with a carrier: it remembers sessions
-                // that have ended only for a while, and old versions do not tell how they ended.
+                // The server has all bytes, and its *close* was lost with a carrier. It answers *gone* because it remembers
+                // ended sessions only for a while; old versions do not report how a session ended.
                 if self.stream.has_closed_complete() {
                     return Ok(None);
                 }
@@ -176,7 +179,7 @@ impl ClientSession {
                 Ok(Some(ClientEvent::Refused(*reason)))
             }
             (Stage::Opening, Control::Close(_)) => {
-                // Of the carrier: the session's own end is told only after *resumed*.
+                // This *close* ends the carrier only: the session's own *close* comes after *resumed*.
                 self.stage = Stage::Detached;
                 Ok(Some(ClientEvent::Refused(RefuseReason::Unavailable)))
             }
@@ -195,8 +198,8 @@ impl ClientSession {
         }
     }
 
-    /// Bytes came on the present carrier. Whether the application is to have them; say
-    /// [`consumed`](Self::consumed) when it has.
+    /// Handles data of the present carrier. Returns whether to pass the bytes to the application; call
+    /// [`consumed`](Self::consumed) after it has read them.
     pub fn handle_data(&mut self, now: Time, bytes: usize) -> Result<bool, ClientEvent> {
         if self.stage != Stage::Attached {
             return Ok(false);
@@ -204,8 +207,8 @@ impl ClientSession {
         self.stream.receive(now, bytes).map_err(ClientEvent::Stream)
     }
 
-    /// Takes a prefix of what the application sends and returns its length. When it is less than all,
-    /// [`StreamEvent::Room`] tells when it is worth trying again.
+    /// Takes a prefix of `bytes` and returns its length. After a length of less than all, [`StreamEvent::Room`] follows when
+    /// there is room again.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         if self.stage == Stage::Ended { 0 } else { self.stream.write(bytes) }
     }
@@ -218,7 +221,7 @@ impl ClientSession {
     /// The application has read this many bytes.
     ///
     /// # Errors
-    /// More than were received; nothing has changed, then.
+    /// `bytes` exceeds the unread bytes; nothing has changed.
     pub fn consumed(&mut self, bytes: usize) -> Result<(), ConsumedTooMuch> {
         self.stream.consume(bytes)
     }
@@ -228,31 +231,31 @@ impl ClientSession {
         self.stream.finish();
     }
 
-    /// The application closes. What it wrote is still delivered, unless the reason is not [`CloseReason::Normal`]:
-    /// keep the session and its carriers until it [is over](Self::is_over).
+    /// The application closes. With [`CloseReason::Normal`] written bytes are still delivered: keep the session and its
+    /// carriers until it [is over](Self::is_over). Other reasons drop them.
     pub fn close(&mut self, reason: CloseReason) {
         self.stream.close_and_discard(reason);
-        // What is kept is delivered on the first carrier, also where there was none yet.
+        // Kept bytes are delivered on the first carrier even if the session has never had one.
         if self.life.is_none() && self.stage != Stage::Opening && self.stream.kept() == 0 {
             self.stage = Stage::Ended;
         }
     }
 
-    /// Gives the present carrier what it is to have now.
+    /// Sends on the present carrier what is due.
     pub fn transmit(&mut self, now: Time, carrier: &mut impl Carrier) {
         if self.stage == Stage::Attached {
             self.stream.transmit(now, carrier);
         }
     }
 
-    /// Asks the server, through the present carrier, to say at once how far it has received: a sign of life.
+    /// Probes the server through the present carrier: asks for an acknowledgement at once.
     pub fn ask(&mut self, carrier: &mut impl Carrier) {
         if self.stage == Stage::Attached {
             carrier.control(question(&self.stream));
         }
     }
 
-    /// When to call [`transmit`](Self::transmit) next if nothing happens.
+    /// When to call [`transmit`](Self::transmit) next unless something happens before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.stage == Stage::Attached { self.stream.poll_timeout() } else { None }
@@ -263,22 +266,22 @@ impl ClientSession {
         self.stage == Stage::Attached
     }
 
-    /// Whether our application has closed it.
+    /// Whether the application at this end has closed the session.
     pub fn is_closed_here(&self) -> bool {
         self.stream.is_closed_here()
     }
 
-    /// Whether our application has closed it in order, and the server has all that was written.
+    /// Whether the application has closed with [`CloseReason::Normal`], and the server has acknowledged all bytes.
     pub fn has_closed_complete(&self) -> bool {
         self.stream.has_closed_complete()
     }
 
-    /// Whether nothing more comes of it: both ends have closed, or the server does not know it.
+    /// Whether the session has ended: both ends have closed, or the server refused or does not know it.
     pub fn is_over(&self) -> bool {
         self.stage == Stage::Ended || self.stream.is_over()
     }
 
-    /// Whether the carrier owes a sign of life: an answer to the first words, or an acknowledgement.
+    /// Whether an answer to the opening message, or an acknowledgement, is outstanding.
     pub fn awaits(&self) -> bool {
         match self.stage {
             Stage::Opening => true,
@@ -287,27 +290,27 @@ impl ClientSession {
         }
     }
 
-    /// Its id.
+    /// The session's id.
     pub fn id(&self) -> SessionId {
         self.identity.id
     }
 
-    /// Bytes that the server is known to have received.
+    /// Bytes that the server has acknowledged.
     pub fn acknowledged(&self) -> u64 {
         self.stream.acknowledged()
     }
 
-    /// Bytes written, in all.
+    /// Total bytes written.
     pub fn written(&self) -> u64 {
         self.stream.written()
     }
 
-    /// Bytes written that are not known to have arrived; they are in memory.
+    /// Bytes written and not acknowledged; they are in memory.
     pub fn kept(&self) -> usize {
         self.stream.kept()
     }
 
-    /// Bytes of memory that [`kept`](Self::kept) bytes take; 0 when there are none.
+    /// Bytes of memory that [`kept`](Self::kept) bytes take; 0 if none are kept.
     pub fn kept_held(&self) -> usize {
         self.stream.kept_held()
     }

@@ -1,20 +1,19 @@
-//! Sessions that a server's table ends by itself: they have waited too long, or hold too much.
+//! Sessions that a server's table ends: their time is over, or they hold too much memory.
 
 use spillway_transport::Time;
 
 use crate::slots::SessionHandle;
 use crate::table::Sessions;
 
-/// Something to tell the application, or to do with a carrier.
+/// A session that the table has ended, and what the driver must do.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Expired<C> {
-    /// Its client did not return in time: the application's connection is reset. The session is no more.
+    /// The client did not return in time: reset the application's connection.
     Abandoned(SessionHandle),
-    /// A closed session whose client did not take the rest in time, or before the table's memory was used up. Its carrier,
-    /// if it has one, is to be closed. The application has closed it, and is to hear nothing.
+    /// The application had closed the session, and the client did not receive the rest in time, or before memory was used
+    /// up: close the carrier, if any. The application gets no event.
     Lingered(SessionHandle, Option<C>),
-    /// Its client did not read, and the table's memory is used up: the application's connection is reset, and its
-    /// carrier, if it has one, is to be closed. The session is no more.
+    /// Memory is used up, and the client did not read: reset the application's connection, and close the carrier, if any.
     Overflowed(SessionHandle, Option<C>),
 }
 
@@ -28,7 +27,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         self.detached.poll_timeout().into_iter().chain(self.closed.poll_timeout()).min()
     }
 
-    /// A session that has waited too long, or holds too much. Ask until `None`.
+    /// Ends a session whose time is over, or that holds too much memory. Call until `None`.
     #[must_use]
     pub fn poll_expired(&mut self, now: Time) -> Option<Expired<C>> {
         self.pass(now);
@@ -50,7 +49,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         }
         while let Some((session, epoch)) = self.detached.pop(now) {
             let Some(known) = self.slots.get(session) else { continue };
-            // It may have had a carrier since, and lost it again.
+            // The session may have had another carrier since then, whose loss has a timer of its own.
             if known.is_detached_since(epoch) {
                 let was_closed = known.stream.is_closed_here();
                 self.end(now, session, None);

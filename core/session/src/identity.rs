@@ -1,7 +1,7 @@
-//! Who may continue a session: whoever knows its key.
+//! Authentication of a session's carriers: both ends prove that they know the session's key.
 //!
-//! The key is derived from the client key and the session's id at both ends, so it never travels. A helper cannot
-//! make a session up for a client, nor can one client take another's: not knowing the id, which is random.
+//! Each end derives the key from the client key and the session's id, so the key is never sent. A helper, which lacks the
+//! client key, cannot open a session for a client; a client cannot take another client's session, because ids are random.
 
 use core::net::SocketAddr;
 
@@ -22,7 +22,7 @@ impl Identity {
         Identity { id, key: client_key.derive(b"spillway session 1\0", &id.0) }
     }
 
-    /// The client's first words on a carrier. `kind`: *connect* or *reconnect*.
+    /// The client's opening message on a carrier. `kind`: *connect* or *reconnect*.
     pub(crate) fn opening(
         &self,
         kind: Kind,
@@ -41,7 +41,7 @@ impl Identity {
         verify(&self.key, Prover::Opener, &opening.proven(kind, client), &opening.proof)
     }
 
-    /// The server's answer.
+    /// The server's answer to an opening message.
     pub(crate) fn resumed(&self, (epoch, life): (u32, u64), position: Position) -> Resumed {
         let resumed = Resumed { epoch, life, position, proof: [0; PROOF_BYTES] };
         let proof = prove(&self.key, Prover::Server, &resumed.proven(self.id));

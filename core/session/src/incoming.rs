@@ -1,4 +1,4 @@
-//! Bytes that we receive: counted, and told to the other end.
+//! The receiving direction of a session: offsets, acknowledgements and credit.
 
 use core::time::Duration;
 
@@ -6,42 +6,42 @@ use spillway_batch::ConsumedTooMuch;
 use spillway_transport::Time;
 use spillway_wire::session::Acknowledge;
 
-/// What was received and consumed is told at the latest after so many bytes (or half the window, if that is less),
+/// Acknowledgements and credit are sent after at most this many bytes (or half the window, if that is less).
 const TELL_BYTES: u64 = 64 * 1024;
-/// and, together with bytes that go the other way, at most so often: sooner than an end that hears of nothing would ask
-/// (after half of [`Patience::floor`](crate::Patience)), for each word costs both ends as much as a small message.
+/// Minimum interval of acknowledgements that go along with data, because each costs both ends as much as a small message.
+/// Shorter than half of [`Patience::floor`](crate::Patience), after which the other end would ask for an acknowledgement.
 const TELL_INTERVAL: Duration = Duration::from_millis(40);
-/// Where nothing goes the other way it is told alone, later: only memory waits for it.
+/// Delay of an acknowledgement without data in the other direction: only the sender's memory waits for it.
 const TELL_ALONE_AFTER: Duration = Duration::from_millis(100);
 
-/// One direction of a session, at its receiver. All offsets count bytes since the session began.
+/// One direction of a session at its receiver. All offsets count bytes since the session began.
 #[derive(Clone, Debug)]
 pub(crate) struct Incoming {
     received: u64,
     consumed: u64,
     window: u64,
-    /// The other end knows that it may send up to here.
+    /// The last credit sent: the other end may send up to this offset.
     limit: u64,
-    /// The other end knows that we have received up to here.
+    /// The last offset acknowledged to the other end.
     told: u64,
     told_at: Option<Time>,
-    /// Where the stream ends, once that is known.
+    /// The offset of the stream's end, once a *finish* has arrived.
     end: Option<u64>,
     end_told: bool,
-    /// When something was first received that the other end does not know we have.
+    /// When the first byte or *finish* arrived that is not acknowledged yet.
     owed_since: Option<Time>,
-    /// The other end asked to be told at once.
+    /// The other end asked for an acknowledgement at once.
     asked: bool,
-    /// The application reads no more: what comes counts as consumed.
+    /// The application reads no more: received bytes count as consumed.
     is_discarded: bool,
 }
 
-/// What the other end did against the rules.
+/// A protocol violation by the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Violation {
-    /// More bytes than it had credit for.
+    /// More bytes than the credit allowed.
     OverCredit,
-    /// Bytes after the end, or an end that is not where the bytes end.
+    /// Bytes after the *finish*, or a *finish* whose offset is not the number of bytes received.
     AfterEnd,
 }
 
@@ -79,7 +79,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// The application reads no more, neither what has come nor what comes.
+    /// The application reads no more: neither unread bytes nor later ones.
     pub(crate) fn discard(&mut self) {
         self.is_discarded = true;
         self.consumed = self.received;
@@ -89,7 +89,7 @@ impl Incoming {
         self.is_discarded
     }
 
-    /// The stream ends here. Whether that is news.
+    /// The stream ends at this offset. Returns whether the end was unknown.
     pub(crate) fn finish(&mut self, now: Time, offset: u64) -> Result<bool, Violation> {
         if offset != self.received || self.end.is_some_and(|end| end != offset) {
             return Err(Violation::AfterEnd);
@@ -101,7 +101,7 @@ impl Incoming {
         Ok(news)
     }
 
-    /// The application has taken so many bytes.
+    /// The application has read this many bytes.
     pub(crate) fn consume(&mut self, bytes: usize) -> Result<(), ConsumedTooMuch> {
         if self.is_discarded {
             return Ok(());
@@ -114,7 +114,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// The new limit, when it is time to tell the other end.
+    /// The new credit, when it is time to send it.
     #[must_use]
     pub(crate) fn poll_credit(&mut self) -> Option<u64> {
         let limit = self.wanted_limit();
@@ -129,7 +129,7 @@ impl Incoming {
         self.consumed.saturating_add(self.window).max(self.limit)
     }
 
-    /// The acknowledgement, when it is time to tell it. `along`: bytes go the other way just now.
+    /// The acknowledgement, when it is time to send it. `along`: data leaves in the other direction now.
     #[must_use]
     pub(crate) fn poll_acknowledge(&mut self, now: Time, along: bool) -> Option<Acknowledge> {
         let is_due =
@@ -153,18 +153,19 @@ impl Incoming {
         TELL_BYTES.min(self.window / 2).max(1)
     }
 
-    /// When [`poll_acknowledge`](Self::poll_acknowledge) has something even if nothing goes the other way.
+    /// When [`poll_acknowledge`](Self::poll_acknowledge) yields an acknowledgement even without data in the other direction.
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.owed_since.map(|since| since + TELL_ALONE_AFTER)
     }
 
-    /// The other end wants to be told at once.
+    /// The other end wants an acknowledgement at once.
     pub(crate) fn ask(&mut self) {
         self.asked = true;
     }
 
-    /// Where we stand, for a new carrier: `(received, limit, finish received)`. The other end is told with this.
+    /// The position for a new carrier: `(received, credit, finish received)`. The caller sends it, so it counts as
+    /// acknowledged.
     pub(crate) fn restate(&mut self, now: Time) -> (u64, u64, bool) {
         self.tell(now);
         self.limit = self.wanted_limit();
@@ -179,7 +180,6 @@ impl Incoming {
         self.asked = false;
     }
 
-    /// Bytes that the application has not read.
     pub(crate) fn unconsumed(&self) -> u64 {
         self.received - self.consumed
     }

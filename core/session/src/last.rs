@@ -1,5 +1,5 @@
-//! How a session ended that both ends had closed. The server's *close* may be lost with its carrier: then the client
-//! comes again on another one, and is told the same.
+//! The remembered end of a session that both ends had closed. The server's *close* may be lost with its carrier: then
+//! the client reconnects on another carrier, and the server repeats its *close*.
 
 use core::net::SocketAddr;
 
@@ -16,18 +16,18 @@ pub(crate) struct Last {
     /// The client key that the session's key is derived from.
     pub(crate) key: KeyId,
     pub(crate) life: u64,
-    /// Of the last carrier on which anything of the session was said.
+    /// The highest epoch of the session's carriers.
     pub(crate) epoch: u32,
     pub(crate) position: Position,
-    /// What the server said in its *close*.
+    /// The reason in the server's *close*.
     pub(crate) reason: CloseReason,
 }
 
 impl Last {
-    /// The answer to first words of the session's client, who has closed it and does not know the end.
+    /// The answer to the opening message of a client that has closed the session and lacks the server's *close*.
     ///
-    /// *Gone* where the server has not received all that the client has sent, because its application closed first, or
-    /// the client reset the session: an end in order would claim more than is known.
+    /// *Gone* if the server has not received all bytes that the client sent, because the server's application closed first,
+    /// or the client reset the session: an orderly end would claim that they were received.
     pub(crate) fn answer(
         &mut self,
         key: &Key,
@@ -37,7 +37,7 @@ impl Last {
         if opening.key != self.key || !identity.proves(opening, kind, client) {
             return Err(RefuseReason::Forbidden);
         }
-        // A client that says *connect* has never heard of this life.
+        // A client that sends *connect* has never received this life's *resumed*.
         if kind != Kind::Reconnect || opening.life != self.life {
             return Err(RefuseReason::Gone);
         }

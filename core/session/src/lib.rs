@@ -1,14 +1,14 @@
 //! Sessions: an ordered byte stream in each direction that outlives the carriers it travels on (PostMan §4.2, "Ensure
 //! packet ordering").
 //!
-//! A *carrier* is a virtual connection: on a link of the client's own, or through a helper. When one is lost, or only
-//! silent for too long, the client continues on another: both ends say how much they have received, and each sends
-//! again exactly what the other lacks. For that, each end keeps what the other has not acknowledged.
+//! A *carrier* is a virtual connection: on a link of the client's own, or through a helper. When a carrier is lost or
+//! silent for too long, the client continues on another one: each end reports how many bytes it has received, and
+//! retransmits exactly the bytes that the other end lacks. So each end keeps its bytes until they are acknowledged.
 //!
-//! [`ClientSession`] is the end that makes a session and moves it, [`Sessions`] a server's table of the other ends, and
-//! [`Port`] that table with what a server owes each session: what the server's drivers use.
-//! Both stand on one `Stream`: what goes out, what comes in, and how they close. A [`Driver`] is a client's session together
-//! with its carriers: [`Routes`] tell where it goes, and a [`Vigil`] tells when a carrier has been silent for too long.
+//! [`ClientSession`] is the client's end, which creates and moves a session; [`Sessions`] is a server's table of the other
+//! ends; [`Port`] adds to that table what each session has to send, and is what server drivers use. Both ends are built
+//! on `Stream`: both directions and how they close. A [`Driver`] is a client's session with its carriers: [`Routes`] choose
+//! the link port to try, and a [`Vigil`] decides when a carrier has been silent for too long.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,4 +1,4 @@
-//! What a server's sessions hold together, and which of them end when that is too much.
+//! The memory of all sessions of a server, and which sessions end when it exceeds its bound.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -7,11 +7,11 @@ use core::time::Duration;
 use crate::slots::SessionHandle;
 use crate::table::Sessions;
 
-/// Who holds much for long ends first. Beyond this age, the amount alone counts.
+/// Sessions end in the order of held bytes × age of unread bytes, largest first. Greater ages count as this one.
 const AGE_MAX: Duration = Duration::from_secs(2);
 
 impl<C: Copy + PartialEq> Sessions<C> {
-    /// Brings the table's memory up to date after anything that may have changed a session's.
+    /// Updates the table's memory count; called after each change to a session's streams.
     pub(crate) fn count(&mut self, session: SessionHandle) {
         let now = self.now;
         let Some(known) = self.slots.get_mut(session) else { return };
@@ -23,20 +23,20 @@ impl<C: Copy + PartialEq> Sessions<C> {
         known.counted = held;
     }
 
-    /// The bound, as of [`TableLimits`](crate::TableLimits).
+    /// The bound of [`TableLimits::memory_bytes_max`](crate::TableLimits::memory_bytes_max).
     pub fn memory_bytes_max(&self) -> usize {
         self.limits.memory_bytes_max
     }
 
-    /// A session is about to end: nothing of it counts any more.
+    /// Removes a session that is about to end from the memory count.
     pub(crate) fn uncount(&mut self, session: SessionHandle) {
         if let Some(known) = self.slots.get_mut(session) {
             self.held -= core::mem::take(&mut known.counted);
         }
     }
 
-    /// The next session that ends because memory is used up, and its carrier: until an eighth is free, or, where nobody has
-    /// kept anything waiting, until the rest is within the bound.
+    /// The next session to end because memory is used up, and its carrier. Sessions with old unread bytes end until an
+    /// eighth of the bound is free; others only until the rest is within the bound.
     #[must_use]
     pub(crate) fn poll_overflow(&mut self) -> Option<(SessionHandle, Option<C>)> {
         if self.overflowing.is_empty() && self.held > self.limits.memory_bytes_max {

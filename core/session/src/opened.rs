@@ -1,4 +1,4 @@
-//! What becomes of a session's first words on a carrier, and what a server says to them.
+//! The outcome of a session's opening message, and the server's answer.
 
 use spillway_wire::{CloseReason, Control, RefuseReason};
 
@@ -6,57 +6,57 @@ use crate::slots::SessionHandle;
 #[cfg(doc)]
 use crate::{Sessions, StreamEvent};
 
-/// What becomes of a session's first words on a carrier: the driver notes it, and carries its [orders](Opened::orders) out.
+/// The outcome of a session's opening message on a carrier. The driver records it and carries out its
+/// [orders](Opened::orders).
 #[derive(Debug)]
 pub enum Opened<C> {
-    /// A session that the application is to [accept](Sessions::accept) or [refuse](Sessions::refuse), unless the driver has no
-    /// room for it: then it is to be [taken back](Sessions::take_back), and refused on its carrier.
+    /// A new session for the application to [accept](Sessions::accept) or [refuse](Sessions::refuse). A driver without room
+    /// for it [takes it back](Sessions::take_back) and refuses it on its carrier.
     New {
-        /// Which.
+        /// The session.
         session: SessionHandle,
-        /// The server's words.
+        /// The server's *resumed*.
         answer: Control,
     },
-    /// It goes on, on this carrier.
+    /// The session continues on this carrier.
     Resumed {
-        /// Which.
+        /// The session.
         session: SessionHandle,
-        /// The server's words.
+        /// The server's *resumed*.
         answer: Control,
-        /// The application has accepted it.
+        /// The application has accepted the session.
         is_accepted: bool,
-        /// The application may write again, as of [`StreamEvent::Room`]: the client has more than it had acknowledged.
+        /// The application may write again, as for [`StreamEvent::Room`], because the client has acknowledged more bytes.
         room: bool,
-        /// The carrier it had: pass over what still comes of it, and close it.
+        /// The session's previous carrier: ignore its further messages, and close it.
         replaced: Option<C>,
     },
-    /// Both ends have closed it, and its client has not heard the end. The carrier is nobody's.
+    /// Both ends have closed the session, but the client has not received the *close*. The carrier belongs to no session.
     Over {
-        /// The server's words.
+        /// The server's *resumed*.
         answer: Control,
         /// Why the session was closed.
         reason: CloseReason,
     },
-    /// It is none of ours, or cannot be.
+    /// The opening message is refused for this reason.
     Refused(RefuseReason),
 }
 
-/// Something that a driver is to do on the carrier that first words came by.
+/// An action of the driver on the carrier that brought the opening message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Say this.
+    /// Send this message.
     Say(Control),
-    /// Say that the application has accepted the session; and, where the server wants it elsewhere, so
-    /// ([`Placement`](crate::Placement)).
+    /// Send *accepted*, and then *drain* if the session is on the wrong carrier ([`Placement`](crate::Placement)).
     Accept,
-    /// Close it: the carrier is nobody's any more.
+    /// Close the carrier, which belongs to no session.
     Close(CloseReason),
-    /// Refuse what came.
+    /// Refuse the opening message.
     Refuse(RefuseReason),
 }
 
 impl<C> Opened<C> {
-    /// What is to be done on the carrier, in this order.
+    /// The actions on the carrier, in this order.
     pub fn orders(&self) -> impl Iterator<Item = Order> + use<C> {
         let (first, second) = match *self {
             Opened::New { answer, .. } | Opened::Resumed { answer, is_accepted: false, .. } => {

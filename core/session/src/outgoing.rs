@@ -1,27 +1,27 @@
-//! Bytes that we send: kept until the other end has acknowledged them.
+//! The sending direction of a session: bytes are kept until the other end has acknowledged them.
 
 use alloc::collections::VecDeque;
 
-/// A buffer that has become empty gives its memory back above this size, so that a quiet session needs little.
+/// Buffers above this size shrink when they are less than a quarter full, so that an idle session needs little memory.
 const QUIET_BYTES: usize = 2 * 1024;
 
-/// An offset that the other end cannot mean.
+/// The other end reported an offset that is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfRange;
 
-/// One direction of a session, at its sender. All offsets count bytes since the session began:
+/// One direction of a session at its sender. All offsets count bytes since the session began:
 /// `acknowledged ≤ passed ≤ sent ≤ written`.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
-    /// From `acknowledged` to `written`.
+    /// Bytes from `acknowledged` to `written`.
     kept: VecDeque<u8>,
     kept_max: usize,
     acknowledged: u64,
-    /// Up to here the present carrier has them.
+    /// The present carrier has the bytes up to this offset, or need not carry them.
     passed: u64,
-    /// Up to here any carrier ever had them.
+    /// The highest offset that any carrier has had.
     sent: u64,
-    /// The other end lets us send up to here.
+    /// The other end's credit.
     limit: u64,
     finish: Finish,
 }
@@ -31,28 +31,28 @@ pub(crate) struct Outgoing {
 enum Finish {
     /// More may be written.
     Open,
-    /// Nothing more is written, and the present carrier has not been told.
+    /// Nothing more is written; *finish* is not sent on the present carrier.
     Wanted,
-    /// It has.
+    /// *finish* is sent on the present carrier.
     Passed,
     Acknowledged,
-    /// What was not acknowledged is dropped: the other end lacks it for ever.
+    /// Unacknowledged bytes were dropped: the other end never gets them.
     Forgotten,
 }
 
 impl Outgoing {
-    /// `limit`: how much the other end lets us send at first. `kept_max`: bytes that may wait for acknowledgement.
+    /// `limit`: the other end's initial credit. `kept_max`: bound on unacknowledged bytes.
     pub(crate) fn new(limit: u64, kept_max: usize) -> Outgoing {
         let kept = VecDeque::new();
         Outgoing { kept, kept_max, acknowledged: 0, passed: 0, sent: 0, limit, finish: Finish::Open }
     }
 
-    /// Takes a prefix, as far as there is room for what is not acknowledged, and returns its length.
+    /// Takes as long a prefix as there is room for, and returns its length.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.room());
         let wanted = self.kept.len() + taken;
         if wanted > self.kept.capacity() {
-            // Doubled each time, but never beyond what may be kept.
+            // Doubles the capacity, up to the bound.
             let capacity = (self.kept.capacity() * 2).clamp(wanted, self.kept_max);
             self.kept.reserve_exact(capacity - self.kept.len());
         }
@@ -65,7 +65,7 @@ impl Outgoing {
         if self.finish == Finish::Open { self.kept_max - self.kept.len().min(self.kept_max) } else { 0 }
     }
 
-    /// What the carrier is to have next, in one piece; empty when there is nothing or no credit.
+    /// The next bytes for the carrier, contiguous; empty without bytes or credit.
     pub(crate) fn next(&self) -> &[u8] {
         let credit = usize::try_from(self.limit.saturating_sub(self.passed)).unwrap_or(usize::MAX);
         #[expect(clippy::cast_possible_truncation, reason = "at most the length of `kept`")]
@@ -78,14 +78,14 @@ impl Outgoing {
         &rest[..rest.len().min(credit)]
     }
 
-    /// The carrier has taken so many of [`next`](Self::next).
+    /// The carrier has taken this many bytes of [`next`](Self::next).
     pub(crate) fn pass(&mut self, bytes: usize) {
         self.passed += bytes as u64;
         debug_assert!(self.passed <= self.written(), "only what was written is passed");
         self.sent = self.sent.max(self.passed);
     }
 
-    /// The offset of the end, if the carrier is to be told of it now.
+    /// The offset of the end, when *finish* is to be sent now.
     #[must_use]
     pub(crate) fn poll_finish(&mut self) -> Option<u64> {
         if self.finish == Finish::Wanted && self.passed == self.written() {
@@ -100,15 +100,15 @@ impl Outgoing {
         self.finish != Finish::Open
     }
 
-    /// Nothing more will be written.
+    /// Ends the stream after the bytes that were written.
     pub(crate) fn finish(&mut self) {
         if self.finish == Finish::Open {
             self.finish = Finish::Wanted;
         }
     }
 
-    /// The other end has all bytes up to `received`, and the finish too if it says so. An old acknowledgement changes
-    /// nothing. Returns whether there is room where there was none.
+    /// The other end has all bytes up to `received`, and *finish* too if `finish`. An old acknowledgement changes nothing.
+    /// Returns whether there is room after there was none.
     pub(crate) fn acknowledge(&mut self, received: u64, finish: bool) -> Result<bool, OutOfRange> {
         if self.finish == Finish::Forgotten {
             return Ok(false);
@@ -122,7 +122,7 @@ impl Outgoing {
             #[expect(clippy::cast_possible_truncation, reason = "at most the length of `kept`: it was sent")]
             self.kept.drain(..(received - self.acknowledged) as usize);
             self.acknowledged = received;
-            // A new carrier may be behind what an old one delivered.
+            // An old carrier may have delivered more than the new one has carried.
             self.passed = self.passed.max(received);
             if self.kept.capacity() > QUIET_BYTES && self.kept.len() < self.kept.capacity() / 4 {
                 self.kept.shrink_to(self.kept.len() * 2);
@@ -134,18 +134,18 @@ impl Outgoing {
         Ok(was_full && self.room() > 0)
     }
 
-    /// The other end restates how far we may send. A lower limit than before is an old one.
+    /// The other end's credit. A lower value than before is outdated and ignored.
     pub(crate) fn raise_limit(&mut self, limit: u64) {
         self.limit = self.limit.max(limit);
     }
 
-    /// On a new carrier: whatever the other end lacks is passed again. Returns whether there is room where there was
-    /// none.
+    /// Continues on a new carrier: bytes that the other end lacks are retransmitted. Returns whether there is room after
+    /// there was none.
     pub(crate) fn resume(&mut self, received: u64, finish: bool, limit: u64) -> Result<bool, OutOfRange> {
         if self.finish == Finish::Forgotten {
             return Ok(false);
         }
-        // Less than was acknowledged before is another stream's, or a lie.
+        // Less than was acknowledged before: the position is of another stream, or false.
         if received < self.acknowledged {
             return Err(OutOfRange);
         }
@@ -158,7 +158,7 @@ impl Outgoing {
         Ok(room)
     }
 
-    /// Bytes are dropped: they will never be sent.
+    /// Drops unacknowledged bytes: they are not sent any more.
     pub(crate) fn forget(&mut self) {
         self.kept = VecDeque::new();
         self.acknowledged = self.sent;
@@ -170,7 +170,7 @@ impl Outgoing {
         self.acknowledged + self.kept.len() as u64
     }
 
-    /// Any carrier ever had bytes up to here.
+    /// The highest offset that any carrier has had.
     pub(crate) fn sent(&self) -> u64 {
         self.sent
     }
@@ -179,7 +179,7 @@ impl Outgoing {
         self.acknowledged
     }
 
-    /// Whether the carrier has bytes, or the finish, that are not acknowledged.
+    /// Whether bytes on the carrier, or *finish*, are not acknowledged.
     pub(crate) fn awaits(&self) -> bool {
         self.acknowledged < self.passed || self.finish == Finish::Passed
     }
@@ -189,12 +189,12 @@ impl Outgoing {
         self.passed == self.written()
     }
 
-    /// Bytes that wait for acknowledgement.
+    /// Bytes written and not acknowledged.
     pub(crate) fn kept(&self) -> usize {
         self.kept.len()
     }
 
-    /// Bytes of memory that they take; what a quiet session keeps for its next bytes is not counted.
+    /// Bytes of memory that [`kept`](Self::kept) bytes take; the capacity of an empty buffer does not count.
     pub(crate) fn held(&self) -> usize {
         if self.kept.is_empty() { 0 } else { self.kept.capacity() }
     }
@@ -304,7 +304,7 @@ mod tests {
         pass_all(&mut outgoing);
         outgoing.resume(1, false, 0).unwrap();
         outgoing.pass(1);
-        // More than this carrier had: right all the same, for another one delivered it.
+        // More than this carrier has had is valid, because another one delivered the bytes.
         outgoing.acknowledge(5, false).unwrap();
         assert_eq!(pass_all(&mut outgoing), b"f");
     }

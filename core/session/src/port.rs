@@ -1,9 +1,9 @@
-//! A server's port with sessions, without sockets: the table of sessions, and what a server owes each of them. Which sessions
-//! have something for their carriers, when acknowledgements are due that nothing goes along with, which sessions are on the
-//! wrong carrier under the operator's override, and which return to the server first.
+//! A server's port with sessions, without sockets: the table of sessions; which sessions have something to send; when
+//! acknowledgements are due that do not go along with data; which sessions are on the wrong carrier under the operator's
+//! override; and which return to the server first.
 //!
-//! The driver moves bytes: it gives events of links to [`Port::handle_data`] and [`Port::handle_control`], and sends what
-//! [`Port::transmit`] puts on a carrier, for each session that [`Port::poll_dirty`] names.
+//! The driver moves bytes: it passes events of links to [`Port::handle_data`] and [`Port::handle_control`], and calls
+//! [`Port::transmit`] for each session that [`Port::poll_dirty`] returns.
 
 mod owing;
 mod placement;
@@ -26,14 +26,14 @@ use crate::slots::SessionHandle;
 use crate::stream::{Carrier, StreamEvent};
 use crate::table::{FirstWords, SessionInfo, Sessions, TableLimits};
 
-/// What a control message of a session means to the driver.
+/// The effects of a session's control message on the driver.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Heard {
-    /// For the application.
+    /// An event for the application.
     pub event: Option<StreamEvent>,
-    /// The session may have something for its carrier: it is [dirty](Port::poll_dirty).
+    /// The session may have something to send: it is [dirty](Port::poll_dirty).
     pub gives: bool,
-    /// The client has closed this carrier, and its session goes on without it or is over: close the carrier, as
+    /// The client has closed this carrier, and the session is detached or over: close the carrier, as
     /// [moved](CloseReason::Moved).
     pub leaves: bool,
 }
@@ -42,33 +42,33 @@ pub struct Heard {
 #[derive(Debug)]
 pub struct Port<C> {
     table: Sessions<C>,
-    /// By slot.
+    /// Indexed by slot.
     records: Vec<Option<Record>>,
     owing: Owing,
 }
 
-/// What a port knows of a session besides its stream.
+/// What a port records of a session besides its stream.
 #[derive(Debug)]
 struct Record {
     session: SessionHandle,
-    /// The client's address when it made the session.
+    /// The client's address on the session's first carrier.
     client: SocketAddr,
-    /// Whose link carries it, or carried it last.
+    /// Role of the link that carries the session, or carried it last.
     role: Role,
-    /// How often it was asked to return to the server since it was attached to this carrier.
+    /// How often the session was asked to return to the server since it was attached to this carrier.
     asked_home: u32,
 }
 
 impl<C: Copy + PartialEq> Port<C> {
-    /// A port without sessions. `random`: not the same in two lives of a server.
+    /// A port without sessions. `random`: a number that differs between two starts of a server.
     pub fn new(limits: TableLimits, random: u64) -> Port<C> {
         Port { table: Sessions::new(limits, random), records: Vec::new(), owing: Owing::default() }
     }
 
-    // What links bring.
+    // Input from links.
 
-    /// A session begins, or continues, on a carrier on a link of this role: see [`Sessions::open`]. A session that goes on has
-    /// something for its carrier after that.
+    /// A session begins or continues on a carrier on a link of this role: see [`Sessions::open`]. A session that continues
+    /// is [dirty](Self::poll_dirty) afterwards.
     pub fn open(&mut self, now: Time, ring: &KeyRing, words: &FirstWords<C>, role: Role) -> Opened<C> {
         let opened = self.table.open(now, ring, words);
         match &opened {
@@ -116,7 +116,8 @@ impl<C: Copy + PartialEq> Port<C> {
         control: &Control,
     ) -> Heard {
         let event = self.table.handle_control(now, session, carrier, control);
-        // Such an acknowledgement comes with nearly every request and makes room in memory; only an end waits for that.
+        // A plain acknowledgement comes with nearly every request and only frees memory: only an ending session has
+        // something to send after it.
         let is_plain = matches!(control, Control::Acknowledge(acknowledge) if !acknowledge.answer);
         let gives = !is_plain || self.table.is_ending(session);
         if gives {
@@ -128,12 +129,12 @@ impl<C: Copy + PartialEq> Port<C> {
         Heard { event, gives, leaves }
     }
 
-    /// The carrier has room again for what the session has for it.
+    /// The session's carrier has room again.
     pub fn has_room(&mut self, session: SessionHandle) {
         self.mark(session);
     }
 
-    /// A carrier is lost. Its session waits for another.
+    /// A carrier is lost. Its session waits for another one.
     pub fn detach(&mut self, now: Time, session: SessionHandle, carrier: C) {
         self.table.detach(now, session, carrier);
     }
@@ -171,7 +172,7 @@ impl<C: Copy + PartialEq> Port<C> {
     /// See [`Sessions::consumed`].
     ///
     /// # Errors
-    /// More than were received; nothing has changed, then.
+    /// `bytes` exceeds the unread bytes; nothing has changed.
     pub fn consumed(&mut self, session: SessionHandle, bytes: usize) -> Result<(), ConsumedTooMuch> {
         self.table.consumed(session, bytes)?;
         self.mark(session);
@@ -190,9 +191,9 @@ impl<C: Copy + PartialEq> Port<C> {
         self.mark(session);
     }
 
-    // What carriers are given.
+    // Output to carriers.
 
-    /// A session that may have something for its carrier, which [`transmit`](Self::transmit) gives it. Ask until `None`, at
+    /// A session that may have something to send, and its carrier: call [`transmit`](Self::transmit). Call until `None` at
     /// the end of a turn.
     #[must_use]
     pub fn poll_dirty(&mut self) -> Option<(SessionHandle, C)> {
@@ -204,33 +205,33 @@ impl<C: Copy + PartialEq> Port<C> {
         }
     }
 
-    /// Whether [`poll_dirty`](Self::poll_dirty) has to be asked.
+    /// Whether [`poll_dirty`](Self::poll_dirty) must be called.
     pub fn is_dirty(&self) -> bool {
         self.owing.is_dirty()
     }
 
-    /// Gives a session's carrier what it is to have now. Whether the session is over, and the carrier's connection free.
+    /// Sends on a session's carrier what is due. Returns whether the session is over, and the carrier's connection free.
     pub fn transmit(&mut self, now: Time, session: SessionHandle, on: &mut impl Carrier) -> bool {
         self.owing.clean(session);
         self.table.transmit(now, session, on);
         self.forget_if_over(session)
     }
 
-    // Where clients are wanted.
+    // Placement of clients.
 
-    /// What to say on a session's carrier once it is accepted there, if that is the wrong carrier.
+    /// The *drain* to send after *accepted* if the session is on the wrong carrier.
     pub fn drains(&self, session: SessionHandle, placement: Placement) -> Option<Control> {
         placement.drains(self.role(session)?)
     }
 
-    /// The sessions that are on the wrong carriers, these, and what to say on them.
+    /// The sessions on the wrong carriers, their carriers, and the *drain* to send there.
     pub fn misplaced(&self, placement: Placement) -> Vec<(SessionHandle, C, Control)> {
         let of = |(session, role, carrier)| Some((session, carrier, placement.drains(role)?));
         self.carried().filter_map(of).collect()
     }
 
-    /// This number of helped sessions is to return to the server's own port: which, on which carriers, and what to say there.
-    /// Those that were asked least since they came by their carrier are asked first.
+    /// Asks `count` helped sessions to return to the server's own port: the sessions, their carriers, and the *drain* to
+    /// send there. Sessions that were asked least often on their present carrier come first.
     pub fn return_home(&mut self, count: usize) -> Vec<(SessionHandle, C, Control)> {
         if count == 0 {
             return Vec::new();
@@ -250,7 +251,7 @@ impl<C: Copy + PartialEq> Port<C> {
         helped.into_iter().map(|(_, session, carrier)| (session, carrier, drain)).collect()
     }
 
-    /// How many sessions are on links of this role now.
+    /// The number of sessions on links of this role.
     pub fn carried_by(&self, role: Role) -> usize {
         self.carried().filter(|(_, by, _)| *by == role).count()
     }
@@ -263,12 +264,12 @@ impl<C: Copy + PartialEq> Port<C> {
         self.owing.next().into_iter().chain(self.table.poll_timeout()).min()
     }
 
-    /// Sessions whose acknowledgements are due are [dirty](Self::poll_dirty) after this.
+    /// Makes sessions [dirty](Self::poll_dirty) whose acknowledgements are due.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(session) = self.owing.pop_due(now) {
             match self.table.poll_transmit_timeout(session) {
                 Some(at) if at <= now => self.mark(session),
-                // It was told meanwhile, and what came since is owed later.
+                // An acknowledgement was sent meanwhile; one for later bytes is due at `at`.
                 Some(at) => self.owing.owe(at, session),
                 None => {}
             }
@@ -285,24 +286,24 @@ impl<C: Copy + PartialEq> Port<C> {
         Some(expired)
     }
 
-    // What is known.
+    // State.
 
     /// See [`Sessions::info`].
     pub fn info(&self, session: SessionHandle) -> Option<SessionInfo<C>> {
         self.table.info(session)
     }
 
-    /// What carries a session now.
+    /// The session's present carrier.
     pub fn carrier(&self, session: SessionHandle) -> Option<C> {
         self.table.carrier(session)
     }
 
-    /// Whose link carries a session, or carried it last.
+    /// The role of the link that carries a session, or carried it last.
     pub fn role(&self, session: SessionHandle) -> Option<Role> {
         self.record(session).map(|record| record.role)
     }
 
-    /// The client's address when it made the session.
+    /// The client's address on the session's first carrier.
     pub fn client(&self, session: SessionHandle) -> Option<SocketAddr> {
         self.record(session).map(|record| record.client)
     }
@@ -332,12 +333,12 @@ impl<C: Copy + PartialEq> Port<C> {
         self.table.memory_bytes_max()
     }
 
-    /// How many sessions there are, closed ones that linger included.
+    /// The number of sessions, including closed ones that linger.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no sessions.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -355,14 +356,14 @@ impl<C: Copy + PartialEq> Port<C> {
         self.records.get_mut(session.slot() as usize)?.as_mut().filter(|record| record.session == session)
     }
 
-    /// Without a carrier there is nothing to give to; a session that gets one is marked then.
+    /// Marks a session as dirty. A session without a carrier is marked by [`open`](Self::open) when it gets one.
     fn mark(&mut self, session: SessionHandle) {
         if self.table.carrier(session).is_some() {
             self.owing.mark(session);
         }
     }
 
-    /// Notes when the client is to be told what it is owed, if nothing goes along with it.
+    /// Schedules the session's acknowledgement, in case no data goes along with it before.
     fn owe(&mut self, session: SessionHandle) {
         if let Some(at) = self.table.poll_transmit_timeout(session) {
             self.owing.owe(at, session);

@@ -1,24 +1,25 @@
-//! Where a session goes when its carrier is lost, and when.
+//! Which route a session tries after the loss of its carrier, and when.
 //!
-//! Another helper is tried at once. Only when none is left does the session return to its server's own link port, and not
-//! at the same moment as all others who have lost that helper: each at a random time within a window, which grows when the
-//! server does not take it. A helper that comes back meanwhile is better than the hot server.
+//! Another helper is tried at once. Only when all helpers have failed does the session return to its server's own link
+//! port. The sessions that lost the same helper spread their return: each picks a random time within a window, which grows
+//! when the server does not accept the session. Helpers are tried meanwhile, because any helper relieves the hot server.
 
 use core::time::Duration;
 
 use spillway_transport::Time;
 
-/// Between two attempts, at most and with jitter; it doubles with each round of all helpers, up to the latter. Many lose the same one.
+/// The longest interval between two attempts. It doubles with each round of all routes, up to [`AGAIN_MAX`]. The interval is
+/// random up to this bound, because many sessions lose the same helper at once.
 const AGAIN_MIN: Duration = Duration::from_millis(2);
 const AGAIN_MAX: Duration = Duration::from_millis(500);
 
-/// How sessions spread their return to the server's own link port. `n` of them arrive at `n / window` on average.
+/// How sessions spread their return to the server's own link port: `n` sessions arrive at an average rate of `n / window`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// A session returns within so long after its last helper is known to be gone.
+    /// A session returns within this time after the attempts at all helpers have failed.
     pub window: Duration,
-    /// The window doubles each time that the server does not take the session, up to this: no session waits longer from
-    /// one attempt to the next.
+    /// The window doubles with each attempt that the server does not accept, up to this bound, which also bounds the time
+    /// between two attempts.
     pub window_max: Duration,
 }
 
@@ -29,47 +30,47 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// How long to wait before the server is asked, when it has not taken this client so many times in a row. `random`: from
-    /// 0 to 1.
+    /// The wait before the next attempt at the server, after `refused` attempts in a row that it did not accept. `random`:
+    /// from 0 to 1.
     pub fn wait(&self, refused: u32, random: f64) -> Duration {
         let window = self.window.saturating_mul(2u32.saturating_pow(refused.min(31)));
         window.min(self.window_max).mul_f64(random.clamp(0.0, 1.0))
     }
 }
 
-/// What to do next.
+/// The next attempt to attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// Which route, by index.
+    /// The route's index.
     pub route: usize,
-    /// When.
+    /// When to try the route.
     pub at: Time,
 }
 
-/// A session's routes: link ports of helpers, and perhaps the server's own. Pure: the time, and randomness from 0 to 1, come
-/// from outside.
+/// A session's routes: link ports of helpers, and optionally the server's own. The caller supplies the time, and random
+/// numbers from 0 to 1.
 #[derive(Clone, Debug)]
 pub struct Routes {
     count: usize,
-    /// The server's own, if it is known.
+    /// Index of the server's own port, if it is known.
     own: Option<usize>,
     pace: Pace,
-    /// The one that is tried, or taken.
+    /// The route that is tried, or carries the session; `count` if the next attempt goes to the first route.
     at: usize,
-    /// Attempts that failed since a route last carried the session, its loss included; and those of them at helpers.
+    /// Failures since a route last carried the session, its loss included; `helpers_failed` counts those of helpers.
     failed: u32,
     helpers_failed: usize,
     /// The route that last carried the session was a helper's.
     was_helped: bool,
-    /// When it is this session's turn to return to the server.
+    /// When the session may return to the server's own port.
     turn: Option<Time>,
-    /// Such turns in a row in which the server did not take it.
+    /// Attempts at the server's own port in a row that failed.
     refused: u32,
 }
 
 impl Routes {
-    /// So many routes, of which the first is to be tried first. `own`: which of them is the server's own; if it is not
-    /// known, they are all the same and none is paced.
+    /// `count` routes; the first is tried first. `own`: index of the server's own port; if it is unknown, all routes are
+    /// treated alike and none is paced.
     pub fn new(count: usize, own: Option<usize>, pace: Pace) -> Routes {
         let own = own.filter(|own| *own < count);
         Routes {
@@ -85,12 +86,12 @@ impl Routes {
         }
     }
 
-    /// The route that is tried, or taken.
+    /// The route that is tried, or carries the session.
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// The route to try now. Where the one that was to be tried is no longer among the routes, the first of the new ones.
+    /// The route to try now: the first one if [`replace`](Self::replace) removed the route that was due.
     pub fn attempt(&mut self) -> usize {
         if self.at >= self.count {
             self.at = match self.own.filter(|_| self.was_helped) {
@@ -101,17 +102,17 @@ impl Routes {
         self.at
     }
 
-    /// Other routes from now on. `at`: which of them is the present one, if it is still among them; it stays in use
-    /// anyhow, until it is lost.
+    /// Replaces the routes. `at`: the new index of the present route, if it is still among them. The present route stays in
+    /// use in any case until it is lost.
     pub fn replace(&mut self, count: usize, own: Option<usize>, at: Option<usize>) {
         self.count = count.max(1);
         self.own = own.filter(|own| *own < self.count);
-        // One beyond the last: the next one is the first.
+        // `count` is one beyond the last index: the next route is the first.
         self.at = at.filter(|at| *at < self.count).unwrap_or(self.count);
         (self.failed, self.helpers_failed) = (0, 0);
     }
 
-    /// The application wants this route.
+    /// The application or the server chose this route.
     pub fn choose(&mut self, route: usize) {
         (self.at, self.turn) = (route.min(self.count - 1), None);
     }
@@ -122,9 +123,9 @@ impl Routes {
         self.was_helped = self.own != Some(self.at);
     }
 
-    /// The present route failed, or what it carried is lost. What to try next; see [`turn`](Self::turn) too.
+    /// The present route failed, or its carrier is lost. Returns the next attempt; see [`turn`](Self::turn), too.
     pub fn lost(&mut self, now: Time, mut random: impl FnMut() -> f64) -> Attempt {
-        // The first round of routes goes quickly, further ones ever more slowly.
+        // The first round of routes is quick; the interval doubles with each further round.
         let rounds = self.failed / u32::try_from(self.count).unwrap_or(u32::MAX);
         let longest = (AGAIN_MIN * 2u32.saturating_pow(rounds.min(16))).min(AGAIN_MAX);
         let at = now + longest.mul_f64(random());
@@ -141,7 +142,7 @@ impl Routes {
         }
         if self.helpers_failed >= self.count - 1 {
             match self.turn {
-                // A helper that had said when it goes has gone before.
+                // The helper was lost before the deadline of its drain: the shorter window suffices.
                 Some(turn) if was_carried => self.turn = Some(turn.min(self.draw(now, random()))),
                 Some(_) => {}
                 None => self.turn = Some(self.draw(now, random())),
@@ -165,12 +166,12 @@ impl Routes {
         if next == own { self.after(next) } else { next }
     }
 
-    /// The server wants the session elsewhere within this time: away from its own port to a helper, or back from a helper
-    /// to its own port. When to go, and where; `None` where there is no such way.
+    /// The server asks the session to move within this time: from its own port to a helper, or from a helper to its own
+    /// port. Returns when to go and where; `None` without such a route.
     pub fn sent_away(&mut self, now: Time, deadline: Duration, random: f64) -> Option<Attempt> {
         let own = self.own?;
         let route = if self.at == own { self.helper_after(own, own) } else { own };
-        // The last quarter is for whoever is late.
+        // The last quarter of the deadline is a margin for late clients.
         (route != self.at).then(|| Attempt { route, at: now + deadline.mul_f64(random * 0.75) })
     }
 
@@ -178,23 +179,23 @@ impl Routes {
         now + self.pace.wait(self.refused, random)
     }
 
-    /// The helper that carries the session wants to go away within this time. Until when the session stays: there is no
-    /// haste if the only way left is to the server. `None`: leave it at once.
+    /// The helper that carries the session drains within this time. Returns until when the session stays, if the server's
+    /// own port is the only other route; `None`: leave the helper at once.
     pub fn drained(&mut self, now: Time, deadline: Duration, random: f64) -> Option<Time> {
         let is_last = self.count == 2 && self.own.is_some_and(|own| own != self.at);
         if is_last && self.was_helped && !deadline.is_zero() {
-            // The last quarter is for whoever is late.
+            // The last quarter of the deadline is a margin for late clients.
             self.turn.get_or_insert(now + deadline.mul_f64(random * 0.75));
         }
         self.turn
     }
 
-    /// When it is the session's turn to return to the server. Helpers may be tried until then.
+    /// When the session may return to the server's own port. Helpers may be tried until then.
     pub fn turn(&self) -> Option<Time> {
         self.turn
     }
 
-    /// The attempt to make instead of whatever is tried, if it is the session's turn.
+    /// The attempt at the server's own port, if its time has come. It replaces any other attempt.
     pub fn take_turn(&mut self, now: Time) -> Option<Attempt> {
         let (own, turn) = (self.own?, self.turn.filter(|turn| *turn <= now)?);
         Some(self.take(own, turn))
@@ -218,7 +219,7 @@ mod tests {
         Time(ms * MS)
     }
 
-    /// Helped by route 0; the last of so many is the server's own.
+    /// Helped by route 0; the last of `count` routes is the server's own port.
     fn helped(count: usize) -> Routes {
         let mut routes = Routes::new(count, Some(count - 1), Pace::default());
         routes.attached();
@@ -302,12 +303,12 @@ mod tests {
         assert_eq!(routes.drained(at(0), Duration::from_secs(20), 0.5), Some(at(7_500)));
         assert_eq!(routes.drained(at(1), Duration::from_secs(20), 0.9), Some(at(7_500)), "once");
         assert_eq!(routes.lost(at(7_500), || 0.5), Attempt { route: 1, at: at(7_500) });
-        // It dies before: a window is enough.
+        // The helper is lost before its deadline: the session returns within a window.
         let mut routes = helped(2);
         routes.drained(at(0), Duration::from_secs(20), 0.5);
         routes.lost(at(100), || 0.5);
         assert_eq!(routes.turn(), Some(at(600)));
-        // At once, where it says so or there is another one.
+        // At once, if the deadline is 0 or there is another helper.
         assert_eq!(helped(2).drained(at(0), Duration::ZERO, 0.5), None);
         assert_eq!(helped(3).drained(at(0), Duration::from_secs(9), 0.5), None);
     }

@@ -1,4 +1,4 @@
-//! Where a server's sessions are: in slots that are used again, by id, and remembered for a while after their end.
+//! Storage of a server's sessions: in reused slots, indexed by id, and remembered for a while after their end.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::time::Duration;
@@ -14,22 +14,22 @@ use crate::last::Last;
 pub struct SessionHandle(SlotKey);
 
 impl SessionHandle {
-    /// Where it is, for tables beside this one: below the number of sessions that there may be. Reused.
+    /// The session's slot, an index for tables beside this one: less than the bound on sessions. Reused.
     pub fn slot(self) -> u32 {
         self.0.slot()
     }
 }
 
-/// What is kept in a slot.
+/// An entry of [`Places`].
 pub(crate) trait Identified {
     fn id(&self) -> SessionId;
 }
 
-/// Where the session of an id is.
+/// The state of a session id.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
     Here(SessionHandle),
-    /// It has ended; with what to tell its client again, if both ends had closed it.
+    /// The session has ended. [`Last`] answers its client once more, if both ends had closed the session.
     Ended(Option<Last>),
 }
 
@@ -37,10 +37,10 @@ pub(crate) enum Place {
 pub(crate) struct Places<S> {
     sessions_max: usize,
     remembered_for: Duration,
-    /// The slot that was freed first is used first: the application may remember slots without their sessions for a moment.
+    /// Reuses the slot that was freed first, because the application may hold slot numbers for a moment after an end.
     slots: Slots<S>,
     by_id: BTreeMap<SessionId, Place>,
-    /// Sessions that have ended, oldest first: words of theirs that come late begin nothing.
+    /// Sessions that have ended and when to forget them, oldest first: a late *connect* must not begin one again.
     ended: VecDeque<(Time, SessionId)>,
 }
 
@@ -59,7 +59,7 @@ impl<S: Identified> Places<S> {
         self.by_id.get(&id).copied()
     }
 
-    /// The caller has checked that its id has no place. `None`: there are as many as there may be.
+    /// Adds a session; the caller has checked that its id is unknown. `None` if the table is full.
     pub(crate) fn insert(&mut self, session: S) -> Option<SessionHandle> {
         let id = session.id();
         let handle = SessionHandle(self.slots.insert(session)?);
@@ -75,12 +75,11 @@ impl<S: Identified> Places<S> {
         self.slots.get_mut(session.0)
     }
 
-    /// All sessions.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionHandle, &S)> {
         self.slots.iter().map(|(key, session)| (SessionHandle(key), session))
     }
 
-    /// How a session ended, if it is remembered and both ends had closed it.
+    /// The remembered end of a session that both ends had closed.
     pub(crate) fn last_mut(&mut self, id: SessionId) -> Option<&mut Last> {
         match self.by_id.get_mut(&id)? {
             Place::Ended(last) => last.as_mut(),
@@ -88,7 +87,7 @@ impl<S: Identified> Places<S> {
         }
     }
 
-    /// The session has ended, and is remembered.
+    /// Ends a session and remembers its id.
     pub(crate) fn end(&mut self, now: Time, session: SessionHandle, last: Option<Last>) {
         if let Some(id) = self.remove(session) {
             self.by_id.insert(id, Place::Ended(last));
@@ -96,19 +95,19 @@ impl<S: Identified> Places<S> {
         }
     }
 
-    /// As if the session had never been.
+    /// Removes a session without remembering its id.
     pub(crate) fn take_back(&mut self, session: SessionHandle) {
         if let Some(id) = self.remove(session) {
             self.by_id.remove(&id);
         }
     }
 
-    /// Frees its slot. Its id stays in its place.
+    /// Frees the session's slot. The entry in `by_id` stays.
     fn remove(&mut self, session: SessionHandle) -> Option<SessionId> {
         self.slots.remove(session.0).map(|known| known.id())
     }
 
-    /// Time goes on: sessions that ended long ago are forgotten, and as many as there may be sessions are remembered.
+    /// Forgets ended sessions after `remembered_for`, and the oldest ones beyond `sessions_max`.
     pub(crate) fn forget(&mut self, now: Time) {
         while self.ended.len() > self.sessions_max
             || self.ended.front().is_some_and(|(until, _)| *until <= now)
@@ -119,7 +118,7 @@ impl<S: Identified> Places<S> {
         }
     }
 
-    /// How many sessions there are. Those that have ended do not count.
+    /// The number of sessions that have not ended.
     pub(crate) fn len(&self) -> usize {
         self.by_id.len() - self.ended.len()
     }

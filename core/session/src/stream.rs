@@ -1,4 +1,4 @@
-//! Both directions of a session, at one of its ends, and how they close.
+//! Both directions of a session at one of its ends, and how they close.
 
 use spillway_batch::ConsumedTooMuch;
 use spillway_transport::Time;
@@ -10,9 +10,9 @@ use crate::outgoing::{OutOfRange, Outgoing};
 
 /// The virtual connection that carries a session now.
 pub trait Carrier {
-    /// Takes a prefix of these bytes, and returns its length.
+    /// Takes a prefix of these bytes and returns its length.
     fn data(&mut self, bytes: &[u8]) -> usize;
-    /// Takes a control message, always.
+    /// Takes a control message; there is always room for it.
     fn control(&mut self, control: Control);
 }
 
@@ -21,7 +21,7 @@ pub trait Carrier {
 pub struct StreamLimits {
     /// Bytes that may be received and not yet consumed by the application.
     pub window_bytes: u32,
-    /// Bytes that may be written and not yet acknowledged: they are kept in memory.
+    /// Bytes that may be written and not yet acknowledged; they are kept in memory.
     pub kept_bytes_max: usize,
 }
 
@@ -31,14 +31,14 @@ impl Default for StreamLimits {
     }
 }
 
-/// What the other end did. The application hears of it.
+/// An event of the other end, for the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEvent {
     /// There is room to write again.
     Room,
     /// The other end sends no more.
     Finished,
-    /// The other end has closed, or broke a rule. Nothing more comes; close in answer.
+    /// The other end has closed, or violated the protocol. Nothing more arrives; close in answer.
     Closed(CloseReason),
 }
 
@@ -47,15 +47,15 @@ pub(crate) struct Stream {
     outgoing: Outgoing,
     incoming: Incoming,
     closed_here: Option<CloseReason>,
-    /// The present carrier has our *close*.
+    /// Our *close* is sent on the present carrier.
     close_passed: bool,
     closed_there: bool,
-    /// The other end broke a rule: this is what we say when we close.
+    /// The other end violated the protocol: the reason of our *close*.
     broken: Option<CloseReason>,
 }
 
 impl Stream {
-    /// `credit`: how much the other end lets us send at first.
+    /// `credit`: the other end's initial credit.
     pub(crate) fn new(limits: StreamLimits, credit: u64) -> Stream {
         Stream {
             outgoing: Outgoing::new(credit, limits.kept_bytes_max),
@@ -92,8 +92,8 @@ impl Stream {
         }
     }
 
-    /// What comes until the carrier has our *close* is taken and dropped: else an application at the other end that
-    /// writes before it reads would never read what this one wrote before it closed.
+    /// Closes, and drops received bytes until our *close* is sent: otherwise an application at the other end that writes
+    /// before it reads could block and never read what this end wrote before it closed.
     pub(crate) fn close_and_discard(&mut self, reason: CloseReason) {
         self.close(reason);
         self.incoming.discard();
@@ -101,10 +101,10 @@ impl Stream {
 
     // The other end's side.
 
-    /// Bytes came. `Ok(false)`: nobody is interested any more.
+    /// Handles received data. `Ok(false)`: drop the bytes, as one end has closed.
     pub(crate) fn receive(&mut self, now: Time, bytes: usize) -> Result<bool, StreamEvent> {
         if self.discards() {
-            // Whether it keeps within its credit is no longer of interest.
+            // Credit violations do not matter any more.
             let _ = self.incoming.receive(now, bytes);
         }
         if !self.is_open() {
@@ -113,7 +113,7 @@ impl Stream {
         self.incoming.receive(now, bytes).map(|()| true).map_err(|violation| self.break_with(violation))
     }
 
-    /// A control message came on the present carrier. Those that a stream has nothing to do with are passed over.
+    /// Handles a control message of the present carrier. Messages that do not concern the stream are ignored.
     pub(crate) fn handle(&mut self, now: Time, control: &Control) -> Option<StreamEvent> {
         if self.closed_there || self.broken.is_some() {
             return None;
@@ -140,7 +140,7 @@ impl Stream {
             }
             Control::Close(reason) => {
                 self.closed_there = true;
-                // It does not want the rest.
+                // The other end discards further bytes.
                 self.outgoing.forget();
                 self.closed_here.is_none().then_some(StreamEvent::Closed(reason))
             }
@@ -162,7 +162,7 @@ impl Stream {
 
     // The carrier's side.
 
-    /// Gives the carrier what it is to have now.
+    /// Sends on the carrier what is due.
     pub(crate) fn transmit(&mut self, now: Time, carrier: &mut impl Carrier) {
         if self.is_said_and_done() {
             return;
@@ -203,22 +203,22 @@ impl Stream {
         }
     }
 
-    /// When [`transmit`](Self::transmit) has something even if nobody writes.
+    /// When [`transmit`](Self::transmit) has an acknowledgement to send even if the application does not write.
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         if self.is_open() || self.discards() { self.incoming.poll_timeout() } else { None }
     }
 
-    /// Where we stand, to be told on a new carrier.
+    /// This end's position, for a new carrier.
     pub(crate) fn position(&mut self, now: Time) -> Position {
         let (received, credit, finish_received) = self.incoming.restate(now);
         Position { sent: self.outgoing.sent(), received, credit, finish_received }
     }
 
-    /// Where the other end stands, as told on a new carrier: what it lacks is passed again. Returns whether there is room
-    /// to write where there was none.
+    /// Continues on a new carrier from the other end's position: bytes that it lacks are retransmitted. Returns whether
+    /// there is room to write after there was none.
     pub(crate) fn resume(&mut self, there: &Position) -> Result<bool, OutOfRange> {
-        // It has sent what we have received, at least.
+        // The other end must have sent at least what this end has received.
         if there.sent < self.incoming.received() {
             return Err(OutOfRange);
         }
@@ -227,14 +227,14 @@ impl Stream {
         Ok(room && self.is_open())
     }
 
-    // What it is like.
+    // State.
 
     /// Whether bytes still pass to and from the application.
     pub(crate) fn is_open(&self) -> bool {
         self.closed_here.is_none() && !self.closed_there && self.broken.is_none()
     }
 
-    /// Whether what comes is taken and dropped.
+    /// Whether received bytes are accepted and dropped.
     fn discards(&self) -> bool {
         let is_closing = self.closed_here.is_some() && !self.close_passed && !self.closed_there;
         is_closing && self.incoming.is_discarded() && self.broken.is_none()
@@ -245,7 +245,7 @@ impl Stream {
         self.closed_here.is_some() && self.closed_there
     }
 
-    /// Whether both ends have closed, and the present carrier has our *close*.
+    /// Whether both ends have closed, and our *close* is sent on the present carrier.
     pub(crate) fn is_said_and_done(&self) -> bool {
         self.is_over() && self.close_passed
     }
@@ -259,12 +259,12 @@ impl Stream {
         self.closed_here.is_some()
     }
 
-    /// What our *close* says, if we have closed.
+    /// The reason of our *close*, if this end has closed.
     pub(crate) fn closed_here(&self) -> Option<CloseReason> {
         self.closed_here
     }
 
-    /// Whether we have closed in order, and the other end is known to have all that was written.
+    /// Whether this end has closed with [`CloseReason::Normal`], and the other end has acknowledged all bytes.
     pub(crate) fn has_closed_complete(&self) -> bool {
         self.closed_here == Some(CloseReason::Normal)
             && self.outgoing.acknowledged() == self.outgoing.written()
@@ -275,12 +275,12 @@ impl Stream {
         if self.is_open() { self.outgoing.room() } else { 0 }
     }
 
-    /// Bytes that the other end is known to have.
+    /// Bytes that the other end has acknowledged.
     pub(crate) fn acknowledged(&self) -> u64 {
         self.outgoing.acknowledged()
     }
 
-    /// Whether the other end owes us an acknowledgement.
+    /// Whether an acknowledgement is outstanding.
     pub(crate) fn awaits(&self) -> bool {
         self.outgoing.awaits()
     }
@@ -297,20 +297,19 @@ impl Stream {
         self.outgoing.kept()
     }
 
-    /// Bytes of memory that hold what the other end has not acknowledged; 0 when it has acknowledged all.
+    /// Bytes of memory that hold unacknowledged bytes; 0 if all are acknowledged.
     pub(crate) fn kept_held(&self) -> usize {
         if self.outgoing.kept() == 0 { 0 } else { self.outgoing.held() }
     }
 
-    /// Bytes of memory that hold what the other end has not acknowledged, and what the application has not read. An
-    /// application that has closed holds nothing that it would still read.
+    /// Bytes of memory that hold unacknowledged and unread bytes. After this end has closed, unread bytes do not count.
     pub(crate) fn held(&self) -> usize {
         let unread = if self.is_closed_here() { 0 } else { self.incoming.unconsumed() };
         self.outgoing.held() + usize::try_from(unread).unwrap_or(usize::MAX)
     }
 }
 
-/// Asks the other end to say at once how far it has received.
+/// A probe: asks the other end for an acknowledgement at once.
 pub(crate) fn question(stream: &Stream) -> Control {
     Control::Acknowledge(Acknowledge {
         received: stream.incoming.received(),

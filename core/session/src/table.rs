@@ -18,20 +18,20 @@ use crate::opened::Opened;
 use crate::slots::{Identified, Place, Places, SessionHandle};
 use crate::stream::{Carrier, Stream, StreamEvent, StreamLimits};
 
-/// Bounds of a server's sessions. The table needs at most `memory_bytes_max`, about 450 bytes for each
-/// session, and about 150 bytes for each that has ended and is remembered: as many as there may be sessions.
+/// Bounds of a server's sessions. The table needs at most `memory_bytes_max`, about 450 bytes for each session, and about
+/// 150 bytes for each remembered ended session, of which there are at most `sessions_max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableLimits {
-    /// Sessions at a time, closed ones that linger included.
+    /// Sessions at a time, including closed ones that linger.
     pub sessions_max: usize,
-    /// Of each.
+    /// Bounds of each session's two directions.
     pub stream: StreamLimits,
-    /// Bytes of memory that hold what the clients of all sessions have not acknowledged, and the application has not read.
-    /// Beyond, the sessions that hold most and do not read are ended.
+    /// Bytes of memory that hold unacknowledged and unread bytes of all sessions. Beyond this bound the sessions end that
+    /// hold most and do not read.
     pub memory_bytes_max: usize,
     /// How long a session without a carrier waits for its client.
     pub detached_max: Duration,
-    /// How long a closed session waits for its client to have the rest, and how long one that has ended is remembered.
+    /// How long a closed session waits for its client to acknowledge the rest, and how long an ended one is remembered.
     pub linger: Duration,
 }
 
@@ -50,17 +50,17 @@ impl Default for TableLimits {
 /// What is known about a session: the paper's *get_info*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionInfo<C> {
-    /// Its id.
+    /// The session's id.
     pub id: SessionId,
-    /// Its carrier, if it has one.
+    /// The session's carrier, if any.
     pub carrier: Option<C>,
-    /// Counts its carriers.
+    /// The number of the session's present carrier, as its client counts.
     pub epoch: u32,
     /// Bytes received from the client.
     pub bytes_received: u64,
-    /// Bytes that the application has sent.
+    /// Bytes that the application has written.
     pub bytes_sent: u64,
-    /// Of these, bytes that the client is not known to have; they are in memory.
+    /// Written bytes that the client has not acknowledged; they are in memory.
     pub bytes_kept: usize,
 }
 
@@ -68,17 +68,17 @@ pub struct SessionInfo<C> {
 #[derive(Debug)]
 pub struct Sessions<C> {
     pub(crate) limits: TableLimits,
-    /// The next session's.
+    /// The life of the latest session.
     next_life: u64,
     pub(crate) slots: Places<Session<C>>,
-    /// The time that was last told.
+    /// Time of the latest call that passed the time.
     pub(crate) now: Time,
-    /// Those without a carrier, and the epoch of the one they lost: no two have the same.
+    /// Detached sessions, each with the epoch of the carrier that it lost, so that no entry occurs twice.
     pub(crate) detached: Delays<(SessionHandle, u32)>,
     pub(crate) closed: Delays<SessionHandle>,
     /// Bytes of memory that all sessions hold.
     pub(crate) held: usize,
-    /// Sessions that are to end because memory is used up, the first one last.
+    /// Sessions that must end because memory is used up, in reverse order.
     pub(crate) overflowing: Vec<SessionHandle>,
 }
 
@@ -92,9 +92,9 @@ pub(crate) struct Session<C> {
     pub(crate) carrier: Option<C>,
     is_accepted: bool,
     pub(crate) stream: Stream,
-    /// Of its memory, what the table's counts.
+    /// Bytes of the session's memory that are included in the table's `held`.
     pub(crate) counted: usize,
-    /// Once its client has acknowledged up to this offset, it has read all that waited for it at `unread_since`.
+    /// When the client acknowledges this offset, it has received all bytes that were written at `unread_since`.
     pub(crate) unread_mark: u64,
     pub(crate) unread_since: Time,
 }
@@ -106,40 +106,40 @@ impl<C> Identified for Session<C> {
 }
 
 impl<C> Session<C> {
-    /// The answer to first words.
+    /// The answer to an opening message.
     fn answer(&mut self, now: Time) -> Control {
         let position = self.stream.position(now);
         Control::Resumed(self.identity.resumed((self.epoch, self.life), position))
     }
 
-    /// What is remembered, once both ends have closed.
+    /// The end to remember, once this end has closed.
     fn last(&mut self, now: Time) -> Option<Last> {
         let (key, life, epoch) = (self.key, self.life, self.epoch);
         let reason = self.stream.closed_here()?;
         Some(Last { key, life, epoch, position: self.stream.position(now), reason })
     }
 
-    /// Whether it still waits for another carrier, since it lost the one of this epoch.
+    /// Whether the session has had no carrier since it lost the one of this epoch.
     pub(crate) fn is_detached_since(&self, epoch: u32) -> bool {
         self.carrier.is_none() && self.epoch == epoch
     }
 }
 
-/// First words as they came: on which carrier, in which kind of frame.
+/// An opening message with its carrier and kind of frame.
 #[derive(Clone, Copy, Debug)]
 pub struct FirstWords<C> {
     /// The carrier.
     pub carrier: C,
     /// *connect* or *reconnect*.
     pub kind: Kind,
-    /// The client's address there.
+    /// The client's address on the carrier.
     pub client: SocketAddr,
-    /// What it says of the session.
+    /// The session fields of the message.
     pub opening: Opening,
 }
 
 impl<C: Copy + PartialEq> Sessions<C> {
-    /// An empty table. `random`: not the same in two lives of a server.
+    /// An empty table. `random`: a number that differs between two starts of a server.
     pub fn new(limits: TableLimits, random: u64) -> Sessions<C> {
         Sessions {
             next_life: random,
@@ -153,8 +153,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         }
     }
 
-    /// A session begins, or continues, on a carrier. The caller has checked that the link may carry this client's
-    /// address.
+    /// A session begins or continues on a carrier. The caller has checked that the link may carry this client's address.
     pub fn open(&mut self, now: Time, ring: &KeyRing, words: &FirstWords<C>) -> Opened<C> {
         self.pass(now);
         let Some(key) = ring.find(Role::Client, words.opening.key) else {
@@ -173,7 +172,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         if !identity.proves(opening, words.kind, words.client) {
             return Opened::Refused(RefuseReason::Forbidden);
         }
-        // A session that has sent or received anything is one of another life of this server.
+        // A session that has sent or received data began in an earlier life of this server.
         if words.kind == Kind::Reconnect || opening.position.sent > 0 || opening.position.received > 0 {
             return Opened::Refused(RefuseReason::Gone);
         }
@@ -230,30 +229,30 @@ impl<C: Copy + PartialEq> Sessions<C> {
         Opened::Resumed { session, answer, is_accepted, room, replaced }
     }
 
-    /// The application accepts a session. The carrier on which to say *accepted*, if it has one.
+    /// The application accepts a session. Returns the carrier on which to send *accepted*, if any.
     pub fn accept(&mut self, session: SessionHandle) -> Option<C> {
         let known = self.slots.get_mut(session)?;
         known.is_accepted = true;
         known.carrier
     }
 
-    /// The application refuses a session that it has not accepted. It is no more. The carrier on which to say
-    /// *refused*, if it has one.
+    /// The application refuses a session that it has not accepted, which ends it. Returns the carrier on which to send
+    /// *refused*, if any.
     pub fn refuse(&mut self, session: SessionHandle) -> Option<C> {
         let carrier = self.slots.get(session)?.carrier;
         self.end(self.now, session, None);
         carrier
     }
 
-    /// Takes back a session that has just begun, and whose answer is not said: say *refused* on its carrier instead. Unlike
-    /// one that has ended it is not remembered: its client's next words may begin it, when there is room for it.
+    /// Removes a session that has just begun and whose answer is not sent: send *refused* on its carrier instead. Unlike an
+    /// ended session it is not remembered: its client's next *connect* may begin it again when there is room.
     pub fn take_back(&mut self, session: SessionHandle) {
         self.uncount(session);
         self.slots.take_back(session);
     }
 
-    /// Bytes came on a carrier. Whether the application is to have them: what comes of a replaced carrier is passed
-    /// over. Say [`consumed`](Self::consumed) when it has read them.
+    /// Handles data of a carrier. Returns whether to pass the bytes to the application: those of a replaced carrier are
+    /// dropped. Call [`consumed`](Self::consumed) after the application has read them.
     pub fn handle_data(
         &mut self,
         now: Time,
@@ -270,8 +269,8 @@ impl<C: Copy + PartialEq> Sessions<C> {
         received
     }
 
-    /// A control message came on a carrier. A *close* that says that the client is lost to the helper leaves the
-    /// session waiting for another carrier.
+    /// Handles a control message of a carrier. A *close* with [`CloseReason::Lost`], by which a helper reports the loss of
+    /// its client, detaches the session.
     pub fn handle_control(
         &mut self,
         now: Time,
@@ -290,7 +289,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         event
     }
 
-    /// A carrier is lost. Its session waits for another.
+    /// A carrier is lost. Its session waits for another one.
     pub fn detach(&mut self, now: Time, session: SessionHandle, carrier: C) {
         if let Some(known) = self.on(session, carrier) {
             known.carrier = None;
@@ -302,16 +301,16 @@ impl<C: Copy + PartialEq> Sessions<C> {
         }
     }
 
-    /// Takes a prefix of what the application sends, and returns its length. When it is less than all,
-    /// [`StreamEvent::Room`] tells when it is worth trying again.
+    /// Takes a prefix of `bytes` and returns its length. After a length of less than all, [`StreamEvent::Room`] follows when
+    /// there is room again.
     pub fn write(&mut self, session: SessionHandle, bytes: &[u8]) -> usize {
         let taken = self.slots.get_mut(session).map_or(0, |known| known.stream.write(bytes));
         self.count(session);
         taken
     }
 
-    /// Whether the sessions hold more than [`TableLimits::memory_bytes_max`]: [`poll_expired`](Self::poll_expired) ends
-    /// some, as soon as it is asked.
+    /// Whether the sessions hold more than [`TableLimits::memory_bytes_max`]: the next [`poll_expired`](Self::poll_expired)
+    /// ends some.
     pub fn is_overflowing(&self) -> bool {
         self.held > self.limits.memory_bytes_max || !self.overflowing.is_empty()
     }
@@ -329,7 +328,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
     /// The application has read this many bytes.
     ///
     /// # Errors
-    /// More than were received; nothing has changed, then.
+    /// `bytes` exceeds the unread bytes; nothing has changed.
     pub fn consumed(&mut self, session: SessionHandle, bytes: usize) -> Result<(), ConsumedTooMuch> {
         if let Some(known) = self.slots.get_mut(session) {
             known.stream.consume(bytes)?;
@@ -345,7 +344,8 @@ impl<C: Copy + PartialEq> Sessions<C> {
         }
     }
 
-    /// The application has closed. The session lingers until its client has the rest and has closed too.
+    /// The application has closed. The session lingers until its client has closed, too, for at most
+    /// [`TableLimits::linger`].
     pub fn close(&mut self, now: Time, session: SessionHandle, reason: CloseReason) {
         if let Some(known) = self.slots.get_mut(session).filter(|known| !known.stream.is_closed_here()) {
             known.stream.close(reason);
@@ -355,7 +355,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         }
     }
 
-    /// Gives a session's carrier what it is to have now.
+    /// Sends on a session's carrier what is due.
     pub fn transmit(&mut self, now: Time, session: SessionHandle, carrier: &mut impl Carrier) {
         if let Some(known) = self.slots.get_mut(session) {
             known.stream.transmit(now, carrier);
@@ -363,7 +363,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         self.reap(now, session);
     }
 
-    /// What is known about a session.
+    /// Information about a session.
     pub fn info(&self, session: SessionHandle) -> Option<SessionInfo<C>> {
         let known = self.slots.get(session)?;
         Some(SessionInfo {
@@ -376,7 +376,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         })
     }
 
-    /// What carries a session now.
+    /// The session's present carrier.
     pub fn carrier(&self, session: SessionHandle) -> Option<C> {
         self.slots.get(session)?.carrier
     }
@@ -386,29 +386,29 @@ impl<C: Copy + PartialEq> Sessions<C> {
         self.slots.get(session).is_some()
     }
 
-    /// Whether the application sends no more on this session.
+    /// Whether this end sends no more: the application has finished or closed.
     pub fn is_ending(&self, session: SessionHandle) -> bool {
         self.slots.get(session).is_some_and(|known| known.stream.is_ending())
     }
 
-    /// When [`transmit`](Self::transmit) has something for this session even if nothing happens. Never, as long as the
-    /// session has no carrier.
+    /// When [`transmit`](Self::transmit) has an acknowledgement to send for this session unless something happens before.
+    /// `None` while the session has no carrier.
     #[must_use]
     pub fn poll_transmit_timeout(&self, session: SessionHandle) -> Option<Time> {
         self.slots.get(session).filter(|known| known.carrier.is_some())?.stream.poll_timeout()
     }
 
-    /// Whether a session of this id is here, or has ended and is remembered.
+    /// Whether a session with this id exists, or has ended and is remembered.
     pub fn knows(&self, id: SessionId) -> bool {
         self.slots.place(id).is_some()
     }
 
-    /// How many there are, closed ones that linger included.
+    /// The number of sessions, including closed ones that linger.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no sessions.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -418,7 +418,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         self.slots.forget(now);
     }
 
-    /// A session that both ends have closed is no more when its carrier has our *close*.
+    /// Ends a session that both ends have closed, once our *close* is sent on its carrier.
     fn reap(&mut self, now: Time, session: SessionHandle) {
         self.now = now;
         if let Some(known) = self.slots.get_mut(session).filter(|known| known.stream.is_said_and_done()) {
@@ -432,7 +432,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         self.slots.end(now, session, last);
     }
 
-    /// The session, if this is the carrier it has now.
+    /// The session, if this is its present carrier.
     fn on(&mut self, session: SessionHandle, carrier: C) -> Option<&mut Session<C>> {
         self.slots.get_mut(session).filter(|known| known.carrier == Some(carrier))
     }

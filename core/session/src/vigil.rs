@@ -1,20 +1,20 @@
-//! Whether a carrier still lives: a helper may die without a word, stand still, or be cut off.
+//! Detects dead carriers: a helper may crash, hang, or be disconnected without a close.
 //!
-//! Being wrong costs a move, never a byte (PostMan §6.4), so patience may be short: it follows the round trips that
-//! are measured, as TCP's retransmission timeout does (RFC 6298 §2), between a floor and a ceiling.
+//! A wrong verdict costs a move, never a byte (PostMan §6.4), so the timeout may be short: it follows the measured round
+//! trips as TCP's retransmission timeout does (RFC 6298 §2), between a floor and a ceiling.
 
 use core::time::Duration;
 
 use spillway_transport::Time;
 
-/// How long a client waits for a sign of life.
+/// How long a client waits for a carrier's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Never less: a server that is only busy for a moment is not left.
+    /// Minimum of the timeout, so that a server which is busy for a moment is not left.
     pub floor: Duration,
-    /// Never more, and so long before the first round trip is measured.
+    /// Maximum of the timeout, and its value before the first round trip is measured.
     pub ceiling: Duration,
-    /// A carrier that is silent for so long although nothing is awaited is asked for a sign of life.
+    /// After this time of silence a carrier is probed although no answer is outstanding.
     pub idle: Duration,
 }
 
@@ -28,51 +28,50 @@ impl Default for Patience {
     }
 }
 
-/// Beyond these, any floor has reached its ceiling.
+/// Bound on doublings of the timeout: 2^16 times any practical floor exceeds the ceiling.
 const DOUBLINGS_MAX: u32 = 16;
 
-/// What to do about a carrier.
+/// What to do about a silent carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// Ask for a sign of life.
+    /// Probe it.
     Ask,
     /// Leave it.
     Leave,
 }
 
-/// Watches one carrier. Round trips that were measured on one are a first guess for the next.
+/// Watches one carrier. Round trips that were measured on one carrier are the first estimate for the next.
 #[derive(Clone, Debug)]
 pub struct Vigil {
     patience: Patience,
     /// RFC 6298's SRTT and RTTVAR.
     smoothed: Option<(Duration, Duration)>,
-    /// The last sign of life, or the beginning.
+    /// When the carrier was last heard, or the watch began.
     heard_at: Time,
-    /// When something was first awaited since then.
+    /// Since when an answer is outstanding, counted from `heard_at` at the earliest.
     awaits_since: Option<Time>,
     has_asked: bool,
-    /// Carriers left since a round trip was measured: when many clients move at once, the one they move to is slow at
-    /// first, and must not be left for that. RFC 6298 §5.5.
+    /// Carriers left since a round trip was measured. Each doubles the timeout (RFC 6298 §5.5): a carrier that many clients
+    /// move to at once is slow at first.
     left: u32,
 }
 
 impl Vigil {
-    /// A watch that begins now.
+    /// Begins to watch a carrier.
     pub fn new(patience: Patience, now: Time) -> Vigil {
         Vigil { patience, smoothed: None, heard_at: now, awaits_since: None, has_asked: false, left: 0 }
     }
 
-    /// Another carrier is watched from now on. `attached_in`: how long its handshake took, which counts as its first
-    /// round trip, as TCP's own handshake does (RFC 6298 §2.2), if that gives it more time than the round trips of the
-    /// carrier before: a helper that many clients move to at once answers slowly for a while, and must not be left for
-    /// that.
+    /// Watches another carrier from now on. `attached_in`: how long its handshake took. The handshake counts as its first
+    /// round trip, as in TCP (RFC 6298 §2.2), if that gives a longer timeout than the round trips of the carrier before: a
+    /// helper that many clients move to at once answers slowly for a while, and must not be left for that.
     pub fn restart(&mut self, now: Time, attached_in: Duration) {
         let first = (attached_in, attached_in / 2);
         let smoothed = self.smoothed.map(|before| core::cmp::max_by_key(before, first, until_doubt));
         *self = Vigil { smoothed, left: self.left, ..Vigil::new(self.patience, now) };
     }
 
-    /// Something came on the carrier. `awaits`: something is still awaited.
+    /// The carrier was heard. `awaits`: an answer is still outstanding.
     pub fn heard(&mut self, now: Time, awaits: bool) {
         if let Some(since) = self.awaits_since.take()
             && !awaits
@@ -84,12 +83,12 @@ impl Vigil {
         self.awaits_since = awaits.then_some(now);
     }
 
-    /// Something was sent that is to be answered.
+    /// A message was sent that requires an answer.
     pub fn awaits(&mut self, now: Time) {
         self.awaits_since.get_or_insert(now);
     }
 
-    /// RFC 6298 §2.2, 2.3.
+    /// Updates SRTT and RTTVAR (RFC 6298 §2.2, §2.3).
     fn measured(&mut self, round_trip: Duration) {
         self.left = 0;
         self.smoothed = Some(match self.smoothed {
@@ -101,14 +100,14 @@ impl Vigil {
         });
     }
 
-    /// How long an answer may take now.
+    /// The present timeout for an answer.
     pub fn timeout(&self) -> Duration {
         let Patience { floor, ceiling, .. } = self.patience;
         let once = self.smoothed.as_ref().map_or(ceiling, |smoothed| until_doubt(smoothed).max(floor));
         once.saturating_mul(1 << self.left.min(DOUBLINGS_MAX)).min(ceiling)
     }
 
-    /// What to do now, if anything. After [`Doubt::Ask`] an answer is awaited.
+    /// What to do now, if anything. After [`Doubt::Ask`] an answer is outstanding.
     pub fn poll(&mut self, now: Time) -> Option<Doubt> {
         if self.poll_timeout() > now {
             return None;
@@ -130,7 +129,7 @@ impl Vigil {
     #[must_use]
     pub fn poll_timeout(&self) -> Time {
         match self.awaits_since {
-            // Half way, whoever is only slow to answer is asked whether it lives.
+            // The probe at half the timeout tells a server that is slow to answer from a dead carrier.
             Some(since) if !self.has_asked => since + self.timeout() / 2,
             Some(since) => since + self.timeout(),
             None => self.heard_at + self.patience.idle,
@@ -138,7 +137,7 @@ impl Vigil {
     }
 }
 
-/// RFC 6298's RTO: mean and deviation of round trips.
+/// RFC 6298's RTO, from SRTT and RTTVAR.
 fn until_doubt((mean, deviation): &(Duration, Duration)) -> Duration {
     *mean + *deviation * 4
 }
@@ -153,7 +152,7 @@ mod tests {
         Time(ms * 1_000_000)
     }
 
-    /// A vigil that has measured round trips of so many ms.
+    /// A vigil that has measured round trips of `ms` milliseconds.
     fn measured(ms: u64) -> Vigil {
         let mut vigil = Vigil::new(Patience::default(), at(0));
         for round in 0..50 {

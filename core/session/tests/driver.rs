@@ -1,4 +1,4 @@
-//! A client's driver without sockets: where it goes when link ports fail, and when it ends.
+//! A client's driver without sockets: which link ports it tries after failures, and when the session ends.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn targets(of: &[u8]) -> Vec<LinkTarget> {
     of.iter().map(|last| target(*last)).collect()
 }
 
-/// A driver whose first of these link ports is tried at once.
+/// A driver with these link ports that has begun its attempt at the first one.
 fn open(of: &[u8], settings: SessionSettings) -> Driver<&'static str> {
     let mut driver =
         Driver::new(Time(0), targets(of), &settings, SessionId([3; 16]), SEED).expect("a link port");
@@ -34,7 +34,7 @@ fn open(of: &[u8], settings: SessionSettings) -> Driver<&'static str> {
     driver
 }
 
-/// Where the host is told to connect to.
+/// The address that the driver asks its host to connect to.
 fn opened(driver: &mut Driver<&'static str>) -> Option<SocketAddr> {
     let mut opened = None;
     while let Some(action) = driver.poll_action() {
@@ -46,7 +46,7 @@ fn opened(driver: &mut Driver<&'static str>) -> Option<SocketAddr> {
     opened
 }
 
-/// Waits for the next timeout, and handles it.
+/// Waits for the next timeout and handles it.
 fn wait(driver: &mut Driver<&'static str>) -> Time {
     let at = driver.poll_timeout().expect("something is due");
     driver.handle_timeout(at);
@@ -84,7 +84,7 @@ fn a_silent_link_port_is_left_after_the_attach_timeout() {
     assert_eq!(opened(&mut driver), Some(address(2)));
 }
 
-/// The link port that is to be tried next may have been removed meanwhile, by service discovery for example.
+/// The link port that is due next may have been removed meanwhile, for example by service discovery.
 #[test]
 fn an_attempt_goes_to_the_new_link_ports() {
     let mut driver = open(&[1, 2, 3], SessionSettings::default());

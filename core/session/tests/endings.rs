@@ -1,4 +1,4 @@
-//! The end of a session whose last words are lost with their carrier: who closed in order is told so, and nobody else.
+//! The end of a session whose last messages are lost with their carrier: only a client that closed in order learns so.
 
 mod world;
 
@@ -11,7 +11,7 @@ use spillway_wire::session::{Opening, Reconnect};
 use spillway_wire::{CloseReason, Control, Kind, RefuseReason};
 use world::World;
 
-/// A session of which the client has sent 150 bytes; 100 are acknowledged.
+/// A session whose client has sent 150 bytes, of which 100 are acknowledged.
 fn begun() -> World {
     let mut world = World::new();
     world.connect();
@@ -23,7 +23,7 @@ fn begun() -> World {
     world
 }
 
-/// The client closes, the server hears all of it and closes, and the server's answer is lost.
+/// The client closes; the server receives everything and closes; the server's *close* is lost.
 fn closes_and_hears_nothing(world: &mut World) {
     world.client_closes(CloseReason::Normal);
     let path = world.current.unwrap();
@@ -51,7 +51,7 @@ fn who_closed_and_lost_the_answer_is_told_on_another_carrier() {
         closes_and_hears_nothing(&mut world);
         let known = if is_acknowledged { 150 } else { 100 };
         assert_eq!((world.client.acknowledged(), world.client.written()), (known, 150));
-        // Also when that answer is lost, too.
+        // Also if the repeated answers are lost.
         for _ in 0..3 {
             let path = world.connect();
             while world.server_hears(path) {}
@@ -120,14 +120,14 @@ fn who_closed_when_all_was_acknowledged_needs_no_memory_of_the_server() {
     world.settle();
     assert_eq!(world.refused, [RefuseReason::Gone]);
     assert!(world.client.is_over() && world.gone.is_none());
-    // Not so who has not closed: replies may be missing.
+    // A client that has not closed gets `Gone`, because replies may be missing.
     let mut world = begun();
     world.settle();
     world.restart_server();
     world.connect();
     world.settle();
     assert_eq!(world.gone, Some(150));
-    // Nor who resets.
+    // So does a client that has reset the session.
     let mut world = begun();
     world.settle();
     world.client_closes(CloseReason::Reset);
@@ -137,13 +137,13 @@ fn who_closed_when_all_was_acknowledged_needs_no_memory_of_the_server() {
     assert_eq!(world.gone, Some(150));
 }
 
-/// A server may write its replies before it reads on: who has closed must not hold it up.
+/// A server may write its replies before it reads on: a client that has closed must not block it.
 #[test]
 fn replies_that_nobody_wants_any_more_are_taken_until_close_is_said() {
     let mut world = begun();
     world.settle();
     let (path, session) = (world.current.unwrap(), world.session.unwrap());
-    // So many pieces that the carrier takes no more: *close* waits for the last bytes.
+    // The carrier is full after these pieces, so *close* waits for the last bytes.
     (0..8).for_each(|_| world.client_writes(1));
     world.client_writes(100);
     world.client_closes(CloseReason::Normal);
@@ -163,7 +163,7 @@ fn the_end_of_another_life_is_not_told() {
     let mut world = World::new();
     world.connect();
     world.settle();
-    // The server begins the session again because of old words, and the one who says them closes it.
+    // A replayed *connect* begins the session again at the restarted server, and its sender closes it.
     world.restart_server();
     let ghost = world.replay(world.said[0]);
     world.paths[ghost].to_server.push_back(world::Frame::Control(Control::Close(CloseReason::Normal)));
@@ -193,7 +193,7 @@ fn what_was_written_before_any_server_answered_arrives_after_close() {
         world.settle();
         assert!(world.client.is_over() && world.server_app.read == 70);
     }
-    // A session that the server cannot know, and that has nothing for it, is over at once.
+    // A session that was never opened and has no bytes to deliver is over at once.
     for (bytes, reason) in [(0, CloseReason::Normal), (70, CloseReason::Reset)] {
         let mut world = World::new();
         world.client_writes(bytes);
@@ -217,7 +217,7 @@ fn an_end_is_remembered_only_so_long() {
 #[test]
 fn a_server_that_closed_before_it_had_all_does_not_say_that_it_has() {
     let mut world = begun();
-    // Both close; 50 bytes are still on their way and are not read any more.
+    // Both close while 50 bytes are in flight, which the server does not read any more.
     world.server_closes(CloseReason::Normal);
     world.client_closes(CloseReason::Normal);
     let path = world.current.unwrap();
@@ -256,7 +256,7 @@ fn an_end_is_told_only_to_who_knows_the_key() {
     }
     world.settle();
     assert_eq!(world.refused, [RefuseReason::Forbidden; 8]);
-    // Another client, with a key of its own that the server knows, the same id, and all else as it should be.
+    // Another client with its own key, which the server accepts, uses the same id; all else is valid.
     let other = Key::from_secret([8; 32]);
     world.ring.accept(Role::Client, other.clone());
     let mut stolen = Opening { key: other.id(), ..honest.opening };
@@ -265,7 +265,7 @@ fn an_end_is_told_only_to_who_knows_the_key() {
     let words = FirstWords { carrier: 99, kind: Kind::Reconnect, client: honest.client, opening: stolen };
     let opened = world.table.open(world.now, &world.ring, &words);
     assert!(matches!(opened, Opened::Refused(RefuseReason::Forbidden)), "{opened:?}");
-    // The client itself is told, with the very words that were altered.
+    // The client's unaltered message gets the answer.
     world.paths[path].to_server.push_back(world::Frame::Control(Control::Reconnect(honest)));
     world.settle();
     assert!(world.client.is_over() && world.gone.is_none());

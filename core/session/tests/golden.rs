@@ -1,4 +1,4 @@
-//! A session's first words and their answers, proofs included: exactly the bytes of `core/wire/golden/session.hex`.
+//! A session's opening messages and answers, including proofs, are exactly the bytes of `core/wire/golden/session.hex`.
 
 #[path = "../../wire/tests/vectors/mod.rs"]
 mod vectors;
@@ -17,7 +17,7 @@ use vectors::{Vectors, hex};
 
 const NOW: Time = Time::ZERO;
 
-/// Frames as a link would have them.
+/// Frames as a link would carry them.
 #[derive(Default)]
 struct Frames(Vec<u8>);
 

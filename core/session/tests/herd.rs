@@ -1,4 +1,4 @@
-//! Hundreds of clients lose their last helper at the same moment, in virtual time: how they return to their server.
+//! Hundreds of clients lose their last helper at the same moment, in virtual time, and return to their server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,40 +7,40 @@ use spillway_session::{Pace, Routes};
 use spillway_transport::Time;
 
 const MS: u64 = 1_000_000;
-/// Arrivals are counted in so many ms.
+/// Milliseconds of a bin in which arrivals are counted.
 const BIN_MS: u64 = 100;
 
 fn at(ms: u64) -> Time {
     Time(ms * MS)
 }
 
-/// Helpers and a server, as a client finds them.
+/// The behaviour of helpers and the server.
 struct World {
-    /// Routes of helpers; the server's own comes after them.
+    /// The number of helpers' routes; the server's own port is the route after them.
     helpers: usize,
-    /// From when on helpers answer again, if ever.
+    /// When helpers begin to answer again, if ever.
     helpers_up_at: Option<Time>,
     /// How long an attempt at a dead helper takes to fail.
     fails_after: Duration,
-    /// How many clients the server takes in each bin; more are refused.
+    /// How many clients the server accepts in each bin; it refuses the others.
     takes: usize,
 }
 
 struct Client {
     routes: Routes,
     random: u64,
-    /// What comes next: an attempt, or the end of one that fails.
+    /// Time of the next attempt, or of the failure of the present one if `is_trying`.
     next: Time,
     is_trying: bool,
     waited: Vec<Duration>,
     asked_at: Time,
 }
 
-/// What became of all clients.
+/// The results of all clients.
 struct Outcome {
-    /// Attempts at the server, by bin.
+    /// Attempts at the server in each bin.
     arrivals: BTreeMap<u64, usize>,
-    /// When each had a carrier again, and whether it was a helper's.
+    /// When each client was attached again, and whether to a helper.
     back: Vec<(Time, bool)>,
     /// How long clients waited for each attempt at the server.
     waited: Vec<Vec<Duration>>,
@@ -53,7 +53,7 @@ fn random(state: &mut u64) -> f64 {
     (*state >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// All clients lose their helper within `spread`, at time 0.
+/// All clients lose their helper at random times from 0 to `spread`.
 fn run(world: &World, clients: usize, spread: Duration, pace: Pace) -> Outcome {
     let own = world.helpers;
     let mut clients: Vec<Client> = (0..clients as u64)
@@ -101,7 +101,7 @@ fn run(world: &World, clients: usize, spread: Duration, pace: Pace) -> Outcome {
             client.routes.attached();
             back[index] = Some((now, is_helper));
         } else {
-            // Its turn may come while a helper does not answer.
+            // The time to return to the server may come while a helper does not answer.
             let fails = now + fails_after;
             match client.routes.turn().filter(|turn| is_helper && *turn < fails) {
                 Some(turn) => client.next = turn.max(now),
@@ -124,7 +124,7 @@ fn arrivals_at_the_server_are_spread_over_the_window() {
                 takes: 500,
             };
             let outcome = run(&world, 500, Duration::from_millis(5), Pace::default());
-            // 500 in a second are 50 in each bin, on average.
+            // 500 attempts in one second are 50 in each bin on average.
             let most = outcome.arrivals.values().max().unwrap();
             assert!(*most < 100, "{helpers} helpers: {most} in {BIN_MS} ms: {:?}", outcome.arrivals);
             // The window begins when the last helper has failed.
@@ -148,11 +148,11 @@ fn a_server_that_takes_few_at_a_time_is_asked_ever_more_slowly_and_takes_all() {
     for waited in &outcome.waited {
         for (turn, time) in waited.iter().enumerate() {
             let window = pace.window_max.min(pace.window * 2u32.pow(turn as u32));
-            // An attempt that fails takes 1 ms here.
+            // The margin covers failed attempts, which take 1 ms each.
             assert!(*time <= window + Duration::from_millis(7), "turn {turn} after {time:?}");
         }
     }
-    // Nobody hammers: at most 50 in a bin at first, fewer in each longer window.
+    // About 50 attempts in a bin in the first window, fewer in each longer one.
     assert!(outcome.arrivals.values().all(|count| *count < 100), "{:?}", outcome.arrivals);
     let attempts: usize = outcome.arrivals.values().sum();
     assert!(attempts < 5 * 500, "{attempts} attempts");
@@ -164,7 +164,7 @@ fn a_helper_that_comes_back_takes_those_who_have_not_returned() {
     let outcome = run(&world, 500, Duration::from_millis(5), Pace::default());
     let helped = outcome.back.iter().filter(|(_, helped)| *helped).count();
     assert!((200..450).contains(&helped), "{helped} of 500");
-    // Helpers are looked at all the time, every half second at least.
+    // Clients try helpers at least every half second.
     assert!(outcome.back.iter().all(|(time, _)| *time <= at(1_000)), "{:?}", outcome.back);
 }
 

@@ -1,4 +1,4 @@
-//! A table's memory is bounded in bytes: the sessions that hold most and do not read end, others go on.
+//! A table's memory is bounded in bytes: the sessions that hold most and do not read end, others continue.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use spillway_wire::{CloseReason, Control, Kind};
 const KEPT: usize = 10_000;
 const BOUND: usize = 100_000;
 
-/// Takes everything.
+/// A carrier that accepts and drops all bytes.
 struct Wire;
 
 impl Carrier for Wire {
@@ -63,7 +63,7 @@ impl World {
         self.table.handle_control(self.now, session, carrier, &control);
     }
 
-    /// Sessions that have ended, which the application is not told.
+    /// Ended sessions that the application had closed, so that it gets no event.
     fn lingered(&mut self) -> Vec<SessionHandle> {
         let expired = std::iter::from_fn(|| self.table.poll_expired(self.now));
         expired
@@ -93,7 +93,7 @@ fn key() -> Key {
 fn at_the_bound_who_does_not_read_goes_first_and_the_others_stay() {
     let mut world = World::new();
     let sessions: Vec<SessionHandle> = (0..12).map(|number| world.open(number)).collect();
-    // One holds less than others, one has read everything.
+    // Session 0 holds less than the others; session 11 has read everything.
     world.write(sessions[0], 4_000);
     world.write(sessions[11], KEPT);
     world.read(sessions[11], 11, KEPT as u64);
@@ -104,7 +104,7 @@ fn at_the_bound_who_does_not_read_goes_first_and_the_others_stay() {
     assert_eq!(world.overflowed(), []);
     world.now = world.now + Duration::from_secs(3);
     world.read(sessions[0], 0, 0);
-    // An active session's bytes are too many: it is not the one that pays.
+    // The bytes of an active session exceed the bound; others end, not this one.
     world.write(sessions[11], KEPT);
     assert!(world.table.is_overflowing());
     assert!(world.table.poll_timeout().is_some_and(|at| at <= world.now), "at once");
@@ -120,7 +120,7 @@ fn at_the_bound_who_does_not_read_goes_first_and_the_others_stay() {
     assert!(!world.table.is_overflowing() && world.table.poll_timeout().is_none());
 }
 
-/// The application that has closed is told no end; its sessions hold what their clients have not read.
+/// Sessions that the application has closed hold unacknowledged bytes; when they overflow, it gets no event.
 #[test]
 fn closed_sessions_that_overflow_end_untold() {
     let mut world = World::new();
@@ -138,7 +138,7 @@ fn closed_sessions_that_overflow_end_untold() {
     assert!(world.table.held_bytes() <= BOUND && world.table.contains(open));
 }
 
-/// What the application has not read it never will, once it has closed: no buffer holds it.
+/// After the application has closed, its unread bytes are in no buffer and do not count.
 #[test]
 fn requests_to_a_closed_session_do_not_count() {
     let mut world = World::new();
@@ -147,12 +147,12 @@ fn requests_to_a_closed_session_do_not_count() {
     assert_eq!(world.table.held_bytes(), KEPT);
     world.table.close(world.now, session, CloseReason::Normal);
     assert_eq!(world.table.held_bytes(), 0);
-    // What the application had taken before it closed can be noted late.
+    // The application may report late that it read bytes before it closed.
     world.table.consumed(session, KEPT).unwrap();
     assert_eq!(world.table.held_bytes(), 0);
 }
 
-/// What the application has not read is memory, too.
+/// Bytes that the application has not read count, too.
 #[test]
 fn requests_that_nobody_reads_count() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! A client's driver and a server's port over links in memory: how long the driver waits for a carrier, and for the end.
+//! A client's driver and a server's port over links in memory: the driver's timeouts for a carrier and for the session.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use spillway_wire::preamble::Role;
 use spillway_wire::session::SessionId;
 
 const BEGIN: Time = Time(1_000_000);
-/// A server acknowledges once in 40 ms at most, and *resumed* was the last time.
+/// Longer than the 40 ms between a server's acknowledgements, of which *resumed* was the last one.
 const ROUND_TRIP: Duration = Duration::from_millis(50);
 const GIVE_UP_AFTER: Duration = Duration::from_secs(2);
 
@@ -34,7 +34,7 @@ fn target(last: u8) -> LinkTarget {
     LinkTarget { address, key: key(), server: None, encryption: Encryption::Off }
 }
 
-/// One session's server, and its end of the link that the client opened last.
+/// The server of one session, and its end of the client's latest link.
 struct Server {
     config: Arc<ServerConfig>,
     port: Port<(u32, Id)>,
@@ -58,7 +58,7 @@ impl Server {
         ServerLink::new(config.clone(), now, client(), target(1).address, fresh)
     }
 
-    /// The client opens another link.
+    /// The client has opened another link.
     fn connected(&mut self, now: Time) {
         self.link = Server::link(&self.config, now);
         self.links += 1;
@@ -109,7 +109,7 @@ impl Server {
     }
 }
 
-/// What the driver sends now.
+/// The bytes that the driver sends now.
 fn sent(driver: &mut Driver<&'static str>, now: Time) -> Vec<u8> {
     let mut wire = Vec::new();
     while let Some(bytes) = driver.poll_transmit(now).map(<[u8]>::to_vec) {
@@ -134,7 +134,7 @@ fn is_told_to_connect(driver: &mut Driver<&'static str>) -> bool {
         .any(|opens| opens)
 }
 
-/// Waits until the driver is told to connect, and connects. What the server says comes one byte at a time.
+/// Waits until the driver asks for a connection, and connects. The server's bytes arrive one at a time.
 fn attach(driver: &mut Driver<&'static str>, server: &mut Server, mut now: Time) -> Time {
     while !is_told_to_connect(driver) {
         now = driver.poll_timeout().expect("another attempt is due");
@@ -166,7 +166,7 @@ fn exchange(driver: &mut Driver<&'static str>, server: &mut Server, now: Time) -
     now
 }
 
-/// The server is silent from now on: when the carrier is left, and after how much silence.
+/// The server is silent from now on. Returns when the carrier is left, and after how much silence.
 fn silence(driver: &mut Driver<&'static str>, mut now: Time) -> (Time, Duration) {
     loop {
         let _ = sent(driver, now);
@@ -189,7 +189,7 @@ fn open() -> (Driver<&'static str>, Server) {
     (driver, Server::new())
 }
 
-/// Bytes of a handshake answer nothing that the session has sent: they are no round trip.
+/// Bytes of a handshake do not answer the session's messages, so they do not measure a round trip.
 #[test]
 fn a_handshake_in_pieces_does_not_reset_the_back_off() {
     let (mut driver, mut server) = open();
@@ -203,7 +203,7 @@ fn a_handshake_in_pieces_does_not_reset_the_back_off() {
     assert_eq!(second, first * 2);
 }
 
-/// Ends a session whose carrier is lost, and to which no link port answers any more.
+/// The session's carrier is lost and all link ports fail, until the session is given up.
 fn give_up(driver: &mut Driver<&'static str>, lost_at: Time) -> Option<SessionEnd> {
     driver.handle_closed(lost_at);
     let mut now = lost_at;

@@ -1,4 +1,4 @@
-//! What a server's port owes its sessions, and where it sends them.
+//! When a server's port has something to send for its sessions, and which of them it asks to move.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use spillway_wire::preamble::Role;
 use spillway_wire::session::{Acknowledge, SessionId};
 use spillway_wire::{CloseReason, Control, Kind};
 
-/// What a carrier was given.
+/// A carrier that records what it takes.
 #[derive(Default)]
 struct Wire {
     bytes: usize,
@@ -45,7 +45,7 @@ impl World {
         World { port: Port::new(TableLimits::default(), 9), now: Time(1_000_000), ring, clients: Vec::new() }
     }
 
-    /// A session on the carrier of its own number, accepted and with nothing to be said.
+    /// An accepted session with nothing to send; its carrier has the session's number.
     fn open(&mut self, role: Role) -> SessionHandle {
         let number = self.clients.len() as u32;
         let mut client = ClientSession::new(key(), SessionId([number as u8; 16]), StreamLimits::default());
@@ -64,7 +64,7 @@ impl World {
         session
     }
 
-    /// The session of a client goes on, on another carrier.
+    /// A client's session continues on another carrier.
     fn move_to(&mut self, number: usize, carrier: u32, role: Role) {
         let address = "10.0.0.9:998".parse().unwrap();
         let control = self.clients[number].open(self.now, address, None);
@@ -75,7 +75,7 @@ impl World {
         assert!(matches!(opened, Opened::Resumed { is_accepted: true, .. }), "{opened:?}");
     }
 
-    /// What all dirty sessions give.
+    /// Transmits all dirty sessions; returns what each has sent.
     fn transmit(&mut self) -> Vec<(SessionHandle, Wire)> {
         let mut given = Vec::new();
         while let Some((session, _)) = self.port.poll_dirty() {
@@ -111,7 +111,7 @@ fn a_session_that_something_happened_to_is_named_once() {
         given.iter().map(|(session, wire)| (*session, wire.bytes)).collect::<Vec<_>>(),
         [(first, 8), (second, 3)]
     );
-    // A driver that gives each session's carrier what there is at once polls nothing.
+    // A driver that transmits each session at once need not poll.
     for _ in 0..1000 {
         world.port.write(first, b"x");
         world.port.write(second, b"x");
@@ -119,7 +119,7 @@ fn a_session_that_something_happened_to_is_named_once() {
         world.port.transmit(world.now, second, &mut Wire::default());
         assert!(!world.port.is_dirty());
     }
-    // What a session without a carrier has waits for one.
+    // Bytes of a session without a carrier wait for one.
     world.port.detach(world.now, first, 0);
     world.port.write(first, b"later");
     assert!(world.transmit().is_empty());
@@ -135,7 +135,7 @@ fn an_acknowledgement_that_nothing_goes_along_with_is_told_in_time() {
         assert_eq!(world.port.handle_data(world.now, session, carrier, 100), Ok(true));
     }
     let due = world.port.poll_timeout().expect("they are owed something");
-    // One is answered before, one is gone.
+    // Before the time, the first session sends its acknowledgement with data, and the second loses its carrier.
     world.now = Time(due.as_nanos() - 1);
     world.port.write(sessions[0], b"END");
     assert_eq!(world.transmit().len(), 1);
@@ -197,7 +197,7 @@ fn those_that_were_not_asked_yet_return_first() {
     assert_eq!(world.asked_home(2), [0, 1]);
     assert_eq!(world.asked_home(1), [2]);
     assert_eq!(world.asked_home(2), [3, 0]);
-    // It returned, and was helped again.
+    // Session 0 has moved to another helper: it was not asked yet on this carrier.
     world.move_to(0, 9, Role::Helper);
     assert_eq!(world.asked_home(9), [9, 1, 2, 3]);
 }

@@ -1,4 +1,4 @@
-//! The races of docs' "Sessions", each as a short play.
+//! One test for each race in section "Sessions" of `docs/architecture.md`.
 
 mod world;
 
@@ -10,7 +10,7 @@ use spillway_wire::session::{Reconnect, Resumed, SessionId};
 use spillway_wire::{CloseReason, Control, Kind, RefuseReason};
 use world::{Frame, LIMITS, World};
 
-/// A session that has begun, with some bytes both ways.
+/// An accepted session after 100 bytes in each direction.
 fn begun() -> World {
     let mut world = World::new();
     world.connect();
@@ -23,7 +23,7 @@ fn begun() -> World {
     world
 }
 
-/// First words of a client on a carrier of this name.
+/// A client's opening message arrives on this carrier.
 fn connects(world: &mut World, client: &mut ClientSession, carrier: usize) -> Opened<usize> {
     let words = client.open(world.now, world::client_address(), None);
     let (kind, client, opening) = match words {
@@ -39,7 +39,7 @@ fn bytes_pass_both_ways_and_are_let_go_when_acknowledged() {
     let mut world = begun();
     assert_eq!(world.client.kept(), 0);
     assert_eq!(world.table.info(world.session.unwrap()).unwrap().bytes_kept, 0);
-    // Many times the buffers.
+    // Many times the buffers' size.
     for _ in 0..100 {
         world.client_writes(300);
         world.server_writes(300);
@@ -54,7 +54,7 @@ fn what_was_under_way_on_a_lost_carrier_is_sent_again() {
     let lost = world.current.unwrap();
     world.client_writes(70);
     world.server_writes(80);
-    // The requests arrive, their replies and acknowledgements do not.
+    // The requests arrive; their replies and acknowledgements do not.
     while world.server_hears(lost) {}
     world.cut(lost);
     world.client_writes(30);
@@ -69,7 +69,7 @@ fn an_old_carrier_that_was_only_slow_harms_nobody() {
     let old = world.current.unwrap();
     world.client_writes(60);
     world.connect();
-    // The new carrier is faster; then everything of the old one arrives.
+    // The frames of the new carrier arrive before those of the old one.
     let new = world.current.unwrap();
     while world.server_hears(new) {}
     while world.server_hears(old) {}
@@ -111,7 +111,7 @@ fn first_words_that_are_replayed_move_nothing() {
 #[test]
 fn nobody_without_the_key_takes_a_session() {
     let mut world = begun();
-    // Another client of the same server, with a key of its own that the server knows, and the same id.
+    // Another client of the same server uses the same id with its own key, which the server accepts.
     let other = Key::from_secret([8; 32]);
     world.ring.accept(spillway_wire::preamble::Role::Client, other.clone());
     let mut thief = ClientSession::new(other, SessionId([3; 16]), LIMITS);
@@ -120,7 +120,7 @@ fn nobody_without_the_key_takes_a_session() {
         words = thief.open(world.now, world::client_address(), None);
     }
     world.replay(words);
-    // What the client itself said, altered in any one place.
+    // The client's own message, altered in one field.
     world.connect();
     let Some(Control::Reconnect(honest)) = world.said.last().copied() else { panic!("a reconnect") };
     let alterations: [fn(&mut Reconnect); 8] = [
@@ -155,7 +155,7 @@ fn a_server_that_was_restarted_says_gone_and_the_client_knows_up_to_where() {
     let mut world = begun();
     world.client_writes(50);
     while world.server_hears(0) {}
-    // The server had all 150, and only 100 were acknowledged.
+    // The server has received all 150 bytes and acknowledged only 100.
     world.restart_server();
     world.connect();
     while world.server_hears(1) {}
@@ -265,7 +265,7 @@ fn a_reset_delivers_nothing_more() {
 #[test]
 fn room_that_comes_with_a_new_carrier_is_told() {
     let mut world = begun();
-    // Both ends write until nothing more fits; some of it arrives, and no acknowledgement.
+    // Both ends write until their buffers are full; some bytes arrive, but no acknowledgement.
     for _ in 0..2 {
         world.client_writes(200);
         world.server_writes(200);
@@ -302,7 +302,7 @@ fn who_never_returns_is_given_up() {
     world.cut(0);
     world.pass(Duration::from_secs(59));
     assert!(!world.abandoned);
-    // It returns once, and the time begins again.
+    // The client returns once, which restarts the time.
     world.connect();
     world.settle();
     world.cut(1);
@@ -345,7 +345,7 @@ fn who_is_taken_back_may_begin_later_and_who_is_refused_may_not() {
     let mut world = World::new();
     let id = SessionId([100; 16]);
     let mut client = ClientSession::new(Key::from_secret([7; 32]), id, LIMITS);
-    // More often than there may be sessions: each time the place is free again.
+    // More often than the table's bound: each time the slot is free again.
     for carrier in 0..10 {
         let Opened::New { session, .. } = connects(&mut world, &mut client, carrier) else {
             panic!("it is new each time")
@@ -355,7 +355,7 @@ fn who_is_taken_back_may_begin_later_and_who_is_refused_may_not() {
         let refused = client.handle_control(world.now, &Control::Refused(RefuseReason::Unavailable));
         assert_eq!(refused, Ok(Some(ClientEvent::Refused(RefuseReason::Unavailable))));
         assert!(!client.is_over(), "it may try again");
-        // It is no more, and is not taken back twice.
+        // The session no longer exists, so a second call has no effect.
         world.table.take_back(session);
     }
     let Opened::New { session, answer } = connects(&mut world, &mut client, 10) else {
@@ -370,7 +370,7 @@ fn who_is_taken_back_may_begin_later_and_who_is_refused_may_not() {
 
 #[test]
 fn words_that_come_after_the_end_begin_nothing() {
-    // Also where the session was the only one, and a long one.
+    // Also if the session was the only one and lasted long.
     for lasted in [Duration::ZERO, Duration::from_secs(3600)] {
         let mut world = begun();
         let late = world.said[0];
@@ -394,7 +394,7 @@ fn who_loses_carriers_without_end_costs_one_timer() {
         while world.server_hears(path) {}
         world.cut(path);
     }
-    // One hundred are within the bound whatever they are about.
+    // The queue of timers prunes stale entries from 64 entries on, so it stays below 100.
     let mut wakes = 0;
     while let Some(at) = world.table.poll_timeout() {
         world.now = world.now.max(at);
@@ -409,7 +409,7 @@ fn who_loses_carriers_without_end_costs_one_timer() {
 #[test]
 fn a_session_begun_again_by_late_words_is_another_one() {
     let mut world = begun();
-    // The server is restarted, and a *connect* of long ago arrives before the client returns.
+    // The server is restarted, and an old *connect* arrives before the client returns.
     world.restart_server();
     let ghost = world.replay(world.said[0]);
     while world.server_hears(ghost) {}
@@ -424,7 +424,7 @@ fn a_session_begun_again_by_late_words_is_another_one() {
 #[test]
 fn a_reset_is_told_over_a_new_carrier() {
     let mut world = begun();
-    // The server never gets these, and they are not sent again.
+    // The server never receives these bytes, and they are not retransmitted.
     world.client_writes(20);
     world.client_closes(CloseReason::Reset);
     world.cut(0);

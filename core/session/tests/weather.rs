@@ -1,4 +1,4 @@
-//! Random sequences of everything that can happen to a session's carriers.
+//! Random sequences of all events that can happen to a session and its carriers.
 
 mod world;
 
@@ -12,7 +12,7 @@ enum Act {
     ClientWrites(u64),
     ServerWrites(u64),
     ServerAccepts,
-    /// The server gets the next frame of one of the newest paths.
+    /// The server receives the next frame of one of the newest paths.
     ServerHears(usize),
     ClientHears,
     Connect,
@@ -42,8 +42,7 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// No byte is lost, repeated, reordered or altered (the world looks at each), and when the weather has passed
-    /// everything arrives.
+    /// No byte is lost, repeated, reordered or altered (the world checks each), and all bytes arrive once a carrier works.
     #[test]
     fn streams_stay_whole(acts in proptest::collection::vec(act(), 1..400)) {
         let mut world = World::new();
@@ -68,7 +67,7 @@ proptest! {
             }
         }
         prop_assert!(world.gone.is_none() && !world.abandoned);
-        // The weather passes: one good carrier.
+        // One carrier that works.
         world.connect();
         world.settle();
         prop_assert_eq!(world.server_app.read, world.client_app.written);

@@ -1,4 +1,4 @@
-//! Those that moved first beside the others, over the same time.
+//! Compares the latency of helped and direct members over the same time.
 
 use core::time::Duration;
 
@@ -7,14 +7,14 @@ use spillway_transport::Time;
 use super::member::{Carrier, Members};
 use crate::histogram::Histogram;
 
-/// Fewer samples than this on either side say nothing.
+/// Minimum number of samples on each side.
 const SAMPLES_MIN: u64 = 5;
 
-/// Requests that began after the comparison did, answered or not.
+/// A comparison of the requests that began after its own beginning.
 #[derive(Clone, Debug)]
 pub(super) struct Comparison {
     pub began: Time,
-    /// All replies since then, those to earlier requests too.
+    /// All replies since `began`, including those to earlier requests.
     pub replies: u64,
     helped: Histogram,
     direct: Histogram,
@@ -22,20 +22,20 @@ pub(super) struct Comparison {
     direct_late: u64,
 }
 
-/// What came of it.
+/// The result of a [`Comparison`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Compared {
-    /// The highest quantile that so many samples carry.
+    /// The compared quantile: the highest for which there are enough samples.
     pub permille: u32,
     pub helped: Option<Duration>,
     pub direct: Option<Duration>,
     pub is_worse: bool,
     pub is_better: bool,
-    /// The others are within the SLA without help.
+    /// Direct members are within the SLA.
     pub is_calm: bool,
-    /// There were enough direct requests to say.
+    /// There were enough direct requests for a verdict.
     pub is_known: bool,
-    /// Those that are helped are not.
+    /// Helped members exceed the SLA.
     pub is_helped_late: bool,
 }
 
@@ -45,12 +45,12 @@ impl Comparison {
         Comparison { began: now, replies: 0, helped, direct, helped_late: 0, direct_late: 0 }
     }
 
-    /// A reply that came now, on a carrier that has been in use since then.
+    /// A reply arrived now. `on`: the member's carrier, and since when it is in use.
     pub fn measured(&mut self, now: Time, latency: Duration, on: (Carrier, Time), sla: Duration) {
         self.replies += 1;
         let (carrier, since) = on;
         if now.since(self.began.max(since)) < latency {
-            return; // asked before
+            return; // sent before the comparison or the move
         }
         match carrier {
             Carrier::Helped => {
@@ -64,13 +64,13 @@ impl Comparison {
         }
     }
 
-    /// Replies to direct requests that were asked since it began.
+    /// Replies to direct requests that were sent since the beginning.
     pub fn answered_direct(&self) -> u64 {
         self.direct.count()
     }
 
-    /// What still waits counts with the time that it has waited within the comparison. It may take any time yet, and does
-    /// not show that help is faster: those that moved last have not waited long.
+    /// Judges by replies and outstanding requests; these count with their waiting time within the comparison. For
+    /// `is_better` outstanding helped requests count with its full length, as members that moved last have not waited long.
     pub fn judge(&self, now: Time, members: &Members, sla: Duration) -> Compared {
         let (mut helped, mut direct) = (self.helped.clone(), self.direct.clone());
         let mut helped_at_most = helped.clone();
@@ -99,8 +99,8 @@ impl Comparison {
         let is_calm = is_known && direct_late * 100 <= direct.count();
         let is_helped_late = helped_late * 100 > helped_count;
         let (is_worse, is_better) = match (helped_at, direct_at) {
-            // A helper and its batches take a while themselves; within the SLA that is what was agreed. Twice, because a
-            // request that was under way is asked again after a move, behind all others in an overloaded server's queue.
+            // A helper and its batches add latency, which is acceptable within the SLA. The factor 2: a request in flight is
+            // repeated after a move, behind all others in an overloaded server's queue.
             (Some(helped), Some(direct)) => {
                 let is_better = of(&helped_at_most).is_some_and(|at_most| at_most <= direct / 5 * 4);
                 (is_helped_late && helped > direct * 2 + sla / 2, is_better)
@@ -120,7 +120,7 @@ impl Comparison {
     }
 }
 
-/// The highest quantile that so many samples carry, per mille.
+/// The highest quantile, per mille, for which this number of samples is enough.
 pub(super) fn carried_by(samples: u64) -> u32 {
     match samples {
         500.. => 990,
@@ -129,11 +129,11 @@ pub(super) fn carried_by(samples: u64) -> u32 {
     }
 }
 
-/// Whether one rate is so much greater than the other that the other is at most so many percent of it, and chance does
-/// not explain it: three standard deviations, for counts that are random.
+/// Whether the rate `other` is at most `percent` % of the rate `one`, and the difference exceeds three standard deviations
+/// of Poisson counts. Rates are counts and their time.
 pub(super) fn is_more(one: (u64, Duration), other: (u64, Duration), percent: u32) -> bool {
     let ms = |time: Duration| time.as_millis().max(1);
-    // Both as if counted for as long as both together.
+    // Each count times the other's time, so that both have the same unit.
     let (one_n, other_n) = (u128::from(one.0) * ms(other.1), u128::from(other.0) * ms(one.1));
     let variance = u128::from(one.0) * ms(other.1).pow(2) + u128::from(other.0) * ms(one.1).pow(2);
     let more = one_n.saturating_sub(other_n);
@@ -150,7 +150,7 @@ mod tests {
         Time(ms * 1_000_000)
     }
 
-    /// So many replies each, of so many ms.
+    /// Compares `replies` replies on each side with these latencies.
     fn compared(replies: u64, helped: Duration, direct: Duration) -> Compared {
         let mut comparison = Comparison::new(at(1000));
         for _ in 0..replies {

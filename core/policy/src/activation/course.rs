@@ -1,4 +1,4 @@
-//! The course of a group: what it is about, and what comes next.
+//! The transitions between a group's stages, and what happens in each.
 
 use core::time::Duration;
 
@@ -11,24 +11,24 @@ use super::stage::{Before, Stage};
 use super::{Activation, Verdict, view};
 use crate::word::Word;
 
-/// Looks in a row that find help to be worse than none, before it is given up: two seconds, by default.
+/// Consecutive looks that find help to be worse than none before it is given up: two seconds by default.
 const WORSE_LOOKS: u32 = 20;
-/// Looks in a row that find nobody at a helper: one second, by default.
+/// Consecutive looks that find no helped member before help is given up: one second by default.
 const EMPTY_LOOKS: u32 = 10;
-/// Calm looks in a row after which lateness is a new one: five seconds, by default.
+/// Consecutive calm looks after which the next late period counts as new: five seconds by default.
 const CALM_LOOKS: u32 = 50;
 
-/// When a stage may lead to another.
+/// The event that may change the stage.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
-    /// The group was looked at.
+    /// A look at the group.
     Look,
-    /// What the stage waits for has come, or its time is over.
+    /// The stage's moves have completed, or its time is over.
     End,
 }
 
 impl Activation {
-    /// A group that is direct, with nothing asked, needs none.
+    /// Whether regular looks are needed; not for a direct group without requests and moves.
     pub(super) fn needs_looks(&self) -> bool {
         let is_at_rest = matches!(self.stage, Stage::Direct) && self.members.helped() == 0;
         !is_at_rest
@@ -39,7 +39,7 @@ impl Activation {
             || self.members.waiting() > 0
     }
 
-    /// All that is due.
+    /// Does all that is due: the end of an override, a look, changes of the stage.
     pub(super) fn run(&mut self, now: Time) {
         if self.standing.until().is_some_and(|until| until <= now) {
             self.standing.say(now, Word::Auto, None);
@@ -50,7 +50,7 @@ impl Activation {
         if now >= self.next_look {
             self.look(now);
         }
-        // A stage leads to at most three others in a moment.
+        // At most three transitions happen at one time.
         for _ in 0..4 {
             let due = self.stage.until().is_some_and(|until| until <= now);
             let arrived = matches!(self.stage, Stage::Canaries { .. } | Stage::Moving) && !self.is_moving();
@@ -99,7 +99,7 @@ impl Activation {
         }
     }
 
-    /// Where the present stage leads at this moment, if anywhere: see the diagram of [`Stage`].
+    /// The next stage, if it changes: see the diagram of [`Stage`].
     fn next(&mut self, now: Time, moment: Moment) -> Option<Stage> {
         match (self.stage, moment) {
             (Stage::Direct, Moment::Look) => {
@@ -121,7 +121,7 @@ impl Activation {
         }
     }
 
-    /// Those that the stage is about, and the others.
+    /// Updates the views of the members that [`Stage::side`] selects, and of the others.
     pub(super) fn see(&mut self, now: Time) {
         let side = self.stage.side();
         let other = if side == Carrier::Direct { Carrier::Helped } else { Carrier::Direct };
@@ -131,13 +131,13 @@ impl Activation {
 
     fn watch(&mut self, now: Time) -> Option<Stage> {
         if self.is_moving() {
-            self.late_looks = 0; // returning takes its own time
+            self.late_looks = 0; // late replies while members return do not count
         }
         let (members, helped) = (self.members.count(), self.members.helped());
         if members == helped && members > 0 && !self.is_moving() {
-            return Some(Stage::Helped); // the others have left, or the server has asked for it
+            return Some(Stage::Helped); // the direct members have left, or the server asked for help
         } else if self.late_looks < self.settings.late_looks || self.memory.is_barred(now) {
-            // Nothing is to be done, or not yet.
+            // Not late, or within a back-off.
         } else if !self.available {
             if !core::mem::replace(&mut self.has_said_none, true) {
                 self.notice(Notice::NoHelpers { retry_in: None });
@@ -149,12 +149,12 @@ impl Activation {
         None
     }
 
-    /// Help that is worse than what was before it, by latency and by throughput, is given up, however long it was of use.
+    /// Gives help up when latency and throughput are worse than before it, even if it was of use for a long time.
     fn watch_helped(&mut self, now: Time) -> Option<Stage> {
         let is_empty = self.members.helped() == 0 && self.members.count() > 0;
         self.empty_looks = if is_empty { self.empty_looks + 1 } else { 0 };
         if self.empty_looks >= EMPTY_LOOKS {
-            return Some(self.nobody_takes(now)); // all were lost, and none is taken again
+            return Some(self.nobody_takes(now)); // all lost their helpers, and no helper accepts them
         }
         let is_worse = self.before.is_some_and(|before| {
             let slower = self.seen.high > before.high.map(|high| high + high / 4);
@@ -171,10 +171,10 @@ impl Activation {
         self.consider_doubt(now)
     }
 
-    /// Back by itself: after a long calm with little load.
+    /// Returns the group to the server after a long calm with little load.
     fn watch_calm(&mut self, now: Time) -> Option<Stage> {
         if self.members.helped() == 0 && matches!(self.stage, Stage::Direct) {
-            self.helped_since = None; // those that were have left
+            self.helped_since = None; // the helped members have left
         }
         let Some(helped_since) = self.helped_since.filter(|_| !self.server_asked) else {
             self.calm_since = None;
@@ -216,7 +216,7 @@ impl Activation {
         Stage::Direct
     }
 
-    /// None of this group went first: whether the others have made it better.
+    /// The wait without canaries is over: the rest follows unless other groups' canaries were enough.
     fn follow_others(&mut self, now: Time) -> Stage {
         if self.memory.is_wary(&self.settings) {
             self.memory.pass(now, &self.settings, &mut self.random);
@@ -240,7 +240,7 @@ impl Activation {
         Stage::Spread { until: now + self.spread(self.settings.spread) }
     }
 
-    /// A share of the group; of one that is too small for that one member, by chance.
+    /// Sends a share of the group to helpers; in a group too small for that, one member by chance.
     fn begin_canaries(&mut self, now: Time) -> Stage {
         let (members, helped, figures) = (self.members.count(), self.members.helped(), self.seen.figures);
         let percent = self.settings.canary_percent;
@@ -249,7 +249,7 @@ impl Activation {
         if percent == 100 && !self.memory.is_wary(&self.settings) {
             Stage::Spread { until: now }
         } else if helped > 0 && u64::from(helped) * 100 >= u64::from(members) * u64::from(percent) {
-            Stage::Canaries { until: now } // enough are helped already to compare with
+            Stage::Canaries { until: now } // enough members are helped for a comparison
         } else if canaries == 0 {
             self.notice(Notice::OthersFirst { members, figures });
             Stage::OthersFirst { until: now + self.settings.compare }
@@ -257,7 +257,7 @@ impl Activation {
             self.notice(Notice::CanariesMove { canaries, members, figures });
             self.counters.canaries += 1;
             self.send_canaries(now, canaries, Carrier::Helped);
-            // Whoever waits for an answer of a server that is late must not wait for ever.
+            // A move may wait for a reply of the late server: do not wait for all canaries.
             Stage::Canaries { until: now + self.settings.compare / 2 }
         }
     }
@@ -278,7 +278,7 @@ impl Activation {
             } else if self.memory.is_wary(&self.settings) {
                 self.back_off(now, BackOff::NotBetter { permille, helped, direct })
             } else {
-                // The server answers nobody.
+                // The server answers no request.
                 self.remember_before(Some((comparison.replies, now.since(comparison.began))));
                 self.begin_spread(now)
             }
@@ -294,7 +294,7 @@ impl Activation {
         }
     }
 
-    /// No helper took anybody.
+    /// No helper accepted any member.
     pub(super) fn nobody_takes(&mut self, now: Time) -> Stage {
         let retry_in = self.memory.refused(now, &self.settings, &mut self.random);
         self.notice(Notice::NoHelpers { retry_in: Some(retry_in) });
@@ -314,19 +314,19 @@ impl Activation {
         Stage::Moving
     }
 
-    /// It is late no more, and can be believed to stay so.
+    /// Whether the group is no longer late, and not late repeatedly.
     fn has_eased(&self, now: Time) -> bool {
         self.late_looks == 0 && !self.memory.is_at_the_edge(now)
     }
 
-    /// The others stay direct.
+    /// Calm before the rest moved: direct members stay direct.
     fn calm_again(&mut self, now: Time) -> Stage {
         self.notice(Notice::CalmAgain { helped: self.members.helped(), members: self.members.count() });
         self.memory.calmed(now);
         self.begin_direct()
     }
 
-    /// All come back, and the group remembers.
+    /// All members return, and there is no attempt for some time.
     pub(super) fn back_off(&mut self, now: Time, why: BackOff) -> Stage {
         let all_had_moved = matches!(why, BackOff::NoCure { .. } | BackOff::NotBetter { .. });
         let lasts = self.memory.fail(now, all_had_moved, &self.settings, &mut self.random);
@@ -345,7 +345,7 @@ impl Activation {
         self.before = Some(Before { p99: figures.p99, high: self.seen.high, replies, per_window });
     }
 
-    /// So many percent of them; where that is less than one, that one by chance.
+    /// `percent` % of `of`, rounded up or down at random so that the mean is exact.
     pub(super) fn share(&mut self, of: u32, percent: u32) -> u32 {
         let share = u64::from(of) * u64::from(percent.min(100));
         u32::try_from((share + self.random.below(100)) / 100).unwrap_or(u32::MAX).min(of)
@@ -370,7 +370,7 @@ impl Activation {
             }
             Carrier::Direct => {}
         }
-        // Each is once in the queue, or a few times, which does no harm.
+        // Repeated entries of a member are harmless; the bound limits them.
         if self.moves.len() < self.members.count() as usize * 2 {
             self.moves.push_back(member);
         }

@@ -1,7 +1,7 @@
-//! Helped, and late all the same: is direct better now? The helpers may be slow, or the burst over.
+//! Doubt: the group is helped but late, because helpers are slow or the burst is over. Would direct be better?
 //!
-//! As at the beginning a few are sent to see, back to the server this time; of a group too small for that perhaps one, by
-//! chance, and more likely with each round. So many who see the same return little by little.
+//! A few members return to the server for a comparison; in a group too small for that, perhaps one by chance, with a
+//! probability that grows with each round. Thus small groups with the same problem return gradually.
 
 use core::time::Duration;
 
@@ -13,11 +13,11 @@ use super::notice::{Notice, ReleasedBy};
 use super::stage::Stage;
 use super::{Activation, Verdict};
 
-/// Late looks in a row before a doubt: three seconds, by default.
+/// Consecutive late looks before a doubt: three seconds by default.
 const DOUBT_LOOKS: u32 = 30;
-/// A doubt takes this many times as long as the comparison at the beginning: nothing burns.
+/// A doubt's comparison takes this many times as long as that of the canaries, because it is less urgent.
 const DOUBT_COMPARES: u32 = 4;
-/// Longer where little is asked.
+/// Maximum of this factor, where requests are rare.
 const DOUBT_COMPARES_MAX: u32 = 16;
 
 impl Activation {
@@ -41,12 +41,12 @@ impl Activation {
         Some(Stage::Doubting { until: now + self.settings.compare * DOUBT_COMPARES })
     }
 
-    /// Better than before, but late all the same: perhaps what was before has passed.
+    /// The trial found help better than before but still late: the burst may be over, so doubt at the next late look.
     pub(super) fn doubt_soon(&mut self) {
         self.doubtful_looks = DOUBT_LOOKS;
     }
 
-    /// The few that are helped while the others are direct are late, and the others are not: back.
+    /// Releases the few helped members of a direct group when they are late and the others are not.
     pub(super) fn watch_few(&mut self, now: Time) {
         let is_worse = self.others.is_late() && self.seen.verdict == Verdict::Calm;
         self.doubtful_looks = if is_worse { self.doubtful_looks + 1 } else { 0 };
@@ -56,7 +56,7 @@ impl Activation {
         }
     }
 
-    /// More is served now than was when everybody was direct, and late.
+    /// Whether more requests are served than when all members were direct and late.
     fn is_beyond_direct(&self) -> bool {
         let Some(before) = self.before else { return false };
         let window_ms = u64::try_from(self.windows.length().as_millis()).unwrap_or(u64::MAX);
@@ -67,7 +67,7 @@ impl Activation {
         self.windows.count() * 100 > before.per_window.max(while_late).saturating_mul(115)
     }
 
-    /// All return when those that did are within the SLA and the others are not; otherwise those go to helpers again.
+    /// All members return if those that did are within the SLA and the helped ones are not; otherwise all go to helpers.
     pub(super) fn judge_doubt(&mut self, now: Time) -> Stage {
         let Some(comparison) = self.comparison.take() else { return self.end_doubt(now) };
         let compared = comparison.judge(now, &self.members, self.settings.sla);
@@ -85,7 +85,7 @@ impl Activation {
         }
     }
 
-    /// They made it worse: not again soon.
+    /// Helpers made it worse: counts as a failure, and all members return.
     fn leave_helpers(&mut self, now: Time, helped: Option<Duration>, direct: Option<Duration>) -> Stage {
         self.memory.fail(now, false, &self.settings, &mut self.random);
         let next = self.release(now, ReleasedBy::Doubt { helped, direct });

@@ -1,4 +1,4 @@
-//! A group's connections: where each one stands, and where it is to go.
+//! A group's connections: the present and the wanted carrier of each.
 
 use core::time::Duration;
 
@@ -14,49 +14,48 @@ pub enum Carrier {
     Helped,
 }
 
-/// One connection of a group. The name of one that has left means nobody.
+/// Names one connection of a group. Not reused: after the connection has left it names none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Member(SlotKey);
 
-/// Connections of a group, at most.
+/// The most connections of a group.
 pub const MEMBERS_MAX: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
     pub carrier: Carrier,
-    /// Since when it is there.
+    /// Since when `carrier` is in use.
     pub since: Time,
     pub wanted: Carrier,
-    /// The order that is under way, and when it was given.
+    /// The outstanding order, and when it was given.
     pub order: Option<(Carrier, Time)>,
-    /// Its last order to a helper timed out; the move may still arrive.
+    /// The last order to a helper timed out; the move may still complete.
     pub overdue: bool,
-    /// No order sooner than this.
+    /// The earliest time of the next order.
     pub not_before: Time,
-    /// The oldest request without a reply.
+    /// When the oldest request without a reply was sent.
     pub waits_since: Option<Time>,
 }
 
 impl Standing {
-    /// It is to be somewhere else, and nobody sees to it.
+    /// Whether the connection is on the wrong carrier and has no outstanding order.
     pub fn is_to_move(&self) -> bool {
         self.wanted != self.carrier && self.order.is_none()
     }
 
-    /// How long its oldest request has waited on the present carrier.
+    /// How long the oldest request has waited on the present carrier.
     pub fn waits(&self, now: Time) -> Option<Duration> {
         self.waits_since.map(|since| now.since(since.max(self.since)))
     }
 }
 
-/// All connections of a group.
 #[derive(Debug)]
 pub(super) struct Members {
     slots: Slots<Standing>,
     helped: u32,
-    /// With an order under way.
+    /// Members with an outstanding order.
     ordered: u32,
-    /// With a request that waits.
+    /// Members with a request without a reply.
     waiting: u32,
 }
 
@@ -65,7 +64,7 @@ impl Members {
         Members { slots: Slots::new(MEMBERS_MAX), helped: 0, ordered: 0, waiting: 0 }
     }
 
-    /// Nothing when there are too many.
+    /// Adds a connection; `None` if there are [`MEMBERS_MAX`].
     pub fn join(&mut self, now: Time, carrier: Carrier) -> Option<Member> {
         let member = self.slots.insert(Standing {
             carrier,
@@ -88,7 +87,7 @@ impl Members {
         Some(left)
     }
 
-    /// An order is given, or ended: the one that was under way.
+    /// Sets or ends the outstanding order; returns the previous one.
     pub fn set_order(&mut self, member: Member, order: Option<(Carrier, Time)>) -> Option<(Carrier, Time)> {
         let standing = self.at_mut(member)?;
         let before = core::mem::replace(&mut standing.order, order);
@@ -96,7 +95,7 @@ impl Members {
         before
     }
 
-    /// Since when its oldest request waits.
+    /// Sets when the oldest request without a reply was sent; returns the previous value.
     pub fn set_waits_since(&mut self, member: Member, since: Option<Time>) -> Option<Option<Time>> {
         let standing = self.at_mut(member)?;
         let before = core::mem::replace(&mut standing.waits_since, since);
@@ -112,7 +111,7 @@ impl Members {
         self.slots.get_mut(member.0)
     }
 
-    /// It stands somewhere else now. What it was before, if that is so.
+    /// Sets the present carrier; returns the previous one if that is a change.
     pub fn carried(&mut self, now: Time, member: Member, carrier: Carrier) -> Option<Carrier> {
         let standing = self.at_mut(member)?;
         if standing.carrier == carrier {
@@ -135,7 +134,7 @@ impl Members {
         self.slots.iter_mut().map(|(key, standing)| (Member(key), standing))
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "at most MEMBERS_MAX")]
+    #[expect(clippy::cast_possible_truncation, reason = "at most MEMBERS_MAX, 2^20")]
     pub fn count(&self) -> u32 {
         self.slots.len() as u32
     }

@@ -1,4 +1,4 @@
-//! What a group remembers: that help was of no use, that it returned too soon. Forgotten slowly.
+//! A group's memory of failures, with exponential back-off: help was of no use, or the group returned too soon.
 
 use core::time::Duration;
 
@@ -7,7 +7,7 @@ use spillway_transport::Time;
 
 use super::settings::ActivationSettings;
 
-/// Something that went wrong so many times in a row.
+/// A count of consecutive failures, which decays with time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
     times: u32,
@@ -19,7 +19,7 @@ impl Row {
         *self = Row { times: self.times.saturating_add(1), last_at: now };
     }
 
-    /// One less for each so long.
+    /// Reduces the count by one for each time `every` without a failure.
     fn forget(&mut self, now: Time, every: Duration) {
         while self.times > 0 && now.since(self.last_at) >= every {
             self.times -= 1;
@@ -28,7 +28,7 @@ impl Row {
     }
 }
 
-/// Twice as long each time.
+/// Exponential back-off: `first`, doubled `times` times, at most `longest`.
 fn doubled(first: Duration, times: u32, longest: Duration) -> Duration {
     first.saturating_mul(1 << times.min(24)).min(longest)
 }
@@ -36,33 +36,33 @@ fn doubled(first: Duration, times: u32, longest: Duration) -> Duration {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
     failed: Row,
-    /// No attempt sooner.
+    /// The earliest time of the next attempt.
     barred_until: Time,
-    /// It failed when all had moved, and has not been calm since then.
+    /// An attempt failed after all members had moved, and the group has not been calm since then.
     in_vain: bool,
-    /// Returned by itself, and had to come back.
+    /// Times that the group called for help again soon after it had returned.
     hasty: Row,
     returned_at: Option<Time>,
-    /// No helper took anybody.
+    /// Consecutive times that no helper accepted any member.
     refused: u32,
-    /// It was late and became calm by itself.
+    /// When the group last became calm before all members had moved.
     calmed_at: Option<Time>,
-    /// It was asked whether direct would be better; not sooner again.
+    /// Doubts whether direct would be better, and the earliest time of the next one.
     doubted: Row,
     doubts_from: Time,
 }
 
-/// Late again within this time after it had become calm by itself: help is wanted, not patience.
+/// A group that is late again within this time after becoming calm without help is at the edge of the server's capacity.
 const EDGE: Duration = Duration::from_secs(10);
 
 impl Memory {
-    /// It was late, and became calm before the group had moved.
+    /// The group was late and became calm before all members had moved.
     pub fn calmed(&mut self, now: Time) {
         self.calmed_at = Some(now);
     }
 
-    /// It is not the first time in a while that it is late: at the edge of what the server can do, each lateness is short, and
-    /// together they are too many.
+    /// Whether the group is late repeatedly: at the edge of the server's capacity late periods are short but frequent, so
+    /// the whole group moves.
     pub fn is_at_the_edge(&self, now: Time) -> bool {
         self.calmed_at.is_some_and(|at| now.since(at) < EDGE)
     }
@@ -75,7 +75,7 @@ impl Memory {
         self.failed.times
     }
 
-    /// How long nobody shall try again.
+    /// Records a failure. Returns how long there is no other attempt.
     pub fn fail(
         &mut self,
         now: Time,
@@ -92,15 +92,15 @@ impl Memory {
         lasts
     }
 
-    /// Only what is clearly better is worth another attempt: the last one was in vain, and nothing has changed since. When
-    /// attempts have become very rare, one may be whole again.
+    /// Whether only canaries that are clearly faster justify a move of all, because the last one was of no use and the group
+    /// has not been calm since. When the back-off has reached its maximum, an attempt may move all again.
     pub fn is_wary(&self, settings: &ActivationSettings) -> bool {
         self.in_vain
             && doubled(settings.backoff_min, self.failed.times.saturating_sub(1), settings.backoff_max)
                 < settings.backoff_max
     }
 
-    /// Others may have tried, and nobody here knows what came of it: as long again.
+    /// A wary group without canaries cannot learn the outcome of other groups' attempts: it waits as long again.
     pub fn pass(&mut self, now: Time, settings: &ActivationSettings, random: &mut Random) {
         let times = self.failed.times.saturating_sub(1);
         self.barred_until = now + random.about(doubled(settings.backoff_min, times, settings.backoff_max));
@@ -110,7 +110,7 @@ impl Memory {
         now >= self.doubts_from
     }
 
-    /// It was asked whether direct would be better, whatever came of it.
+    /// Records a doubt whether direct would be better, whatever its outcome.
     pub fn doubted(&mut self, now: Time, settings: &ActivationSettings, random: &mut Random) {
         self.doubted.forget(now, settings.forget);
         let lasts = doubled(settings.backoff_min, self.doubted.times, settings.backoff_max);
@@ -123,12 +123,12 @@ impl Memory {
         self.in_vain = false;
     }
 
-    /// It has been calm: what comes next is something else.
+    /// The group has been calm: the next late period has a new cause.
     pub fn calm(&mut self) {
         self.in_vain = false;
     }
 
-    /// No helper took anybody: when to ask again.
+    /// No helper accepted any member. Returns the time to the next attempt.
     pub fn refused(&mut self, now: Time, settings: &ActivationSettings, random: &mut Random) -> Duration {
         let lasts = random.about(self.retry(settings));
         self.refused = self.refused.saturating_add(1);
@@ -136,7 +136,7 @@ impl Memory {
         lasts
     }
 
-    /// How long a member waits that was not taken.
+    /// How long a member waits after no helper accepted it.
     pub fn retry(&self, settings: &ActivationSettings) -> Duration {
         const LONGEST: Duration = Duration::from_secs(10);
         doubled(settings.retry, self.refused, LONGEST.max(settings.retry))
@@ -146,7 +146,7 @@ impl Memory {
         self.refused = 0;
     }
 
-    /// The group returns by itself, or is released.
+    /// The group returns to the server.
     pub fn returned(&mut self, now: Time) {
         self.returned_at = Some(now);
     }
@@ -159,12 +159,12 @@ impl Memory {
         }
     }
 
-    /// For how long it must be calm before the group returns by itself.
+    /// How long the group must be calm before it returns.
     pub fn calm_needed(&self, settings: &ActivationSettings) -> Duration {
         doubled(settings.calm, self.hasty.times, settings.backoff_max.max(settings.calm))
     }
 
-    /// The operator knows better.
+    /// Forgets everything, after the operator set an override.
     pub fn forgive(&mut self) {
         *self = Memory::default();
     }

@@ -1,11 +1,11 @@
 //! When a group of connections asks for help: the client's side (PostMan §5.3).
 //!
-//! A group is all connections of one process to one service: hundreds of a sidecar, often one of a library client. Its
-//! course: *direct*; p99 over the SLA for some looks in a row; after a random time a few percent move first (of a group
-//! too small for that, perhaps one, by chance); those are compared with the others over the same time; the rest moves,
-//! paced, or all come back and the group remembers. Those few share the server's queue with everybody else, so what they
-//! show is harm; whether help is the cure shows when all have moved. If it was not, all come back as well. The server's
-//! drain ends help, or a long calm with little load; the operator's word overrides everything.
+//! A group is all connections of one process to one service: hundreds for a sidecar, often one for a library client. Its
+//! course: *direct*; p99 exceeds the SLA in consecutive looks; after a random time a few percent, the canaries, move (of a
+//! group too small for that, perhaps one by chance); they are compared with the others over the same time; then the rest
+//! moves at a limited rate, or all return and the group backs off. Canaries share the server's queue with all others, so
+//! they show harm only; whether help is a cure shows in a trial after all have moved. If it is not, all return, too. Help
+//! ends by the server's *drain*, or after a long calm with little load; the operator's override overrides all of it.
 
 mod comparison;
 mod course;
@@ -37,88 +37,88 @@ use self::view::{Verdict, View, Windows, view};
 use crate::limiter::Limiter;
 use crate::word::{Standing, Word};
 
-/// What is to be done with one connection. Report what came of it: [`Activation::carried`], or
-/// [`Activation::not_moved`]. A member has one order at a time.
+/// An order to move one connection. Report its outcome by [`Activation::carried`] or [`Activation::not_moved`]. A member
+/// has one order at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// To a helper.
+    /// Move to a helper.
     Help(Member),
-    /// Back to the server.
+    /// Return to the server.
     Direct(Member),
 }
 
-/// Notices that wait to be fetched, at most; older ones are dropped and counted.
+/// Bound on notices that wait to be polled; older ones are dropped and counted.
 const NOTICES_MAX: usize = 64;
 
-/// A group as an operator sees it.
+/// A group's state, for operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// What it is about: `direct`, `late`, `comparing`, `moving`, `trial`, `helped`, `backed off`.
+    /// The stage: `direct`, `late`, `comparing`, `moving`, `trial`, `helped`, `doubting`, `backed off`.
     pub stage: &'static str,
-    /// The operator's word that holds.
+    /// The override in force.
     pub word: Word,
-    /// Connections.
+    /// Number of connections.
     pub members: u32,
-    /// Of those, helped.
+    /// Number of helped connections.
     pub helped: u32,
-    /// What the last look saw.
+    /// The figures of the last look.
     pub figures: Figures,
-    /// Failures in a row that are remembered.
+    /// Remembered consecutive failures.
     pub failures: u32,
 }
 
-/// Decides for a group. Give it what happens, then [`poll`](Self::poll) until there is nothing more, then come back at
+/// Decides for a group. Report events, then call [`poll`](Self::poll) until `None`, and again at
 /// [`poll_timeout`](Self::poll_timeout).
 #[derive(Debug)]
 pub struct Activation {
     settings: ActivationSettings,
     random: Random,
-    /// Slices of different groups do not begin at the same moments.
+    /// Random offset of this group's slices, so that groups do not look at the same moments.
     phase: Duration,
     windows: Windows,
     members: Members,
     limiter: Limiter,
-    /// Slower, for those that return by themselves.
+    /// A slower limit while the group returns without the server's *drain*.
     returns: Option<Limiter>,
-    /// Members that are to move, in a random order.
+    /// Members to move, in random order.
     moves: VecDeque<Member>,
     /// Helpers are known.
     available: bool,
     standing: Standing,
-    /// The word at the last look.
+    /// The override that the stage follows.
     word: Word,
     stage: Stage,
     memory: Memory,
     comparison: Option<Comparison>,
     before: Option<Before>,
-    /// Looks in a row that found p99 over the SLA; that found it well; that found help to be worse than none.
+    /// Consecutive looks that found p99 over the SLA, calm, and help to be worse than none.
     late_looks: u32,
     calm_looks: u32,
     worse_looks: u32,
-    /// Looks in a row that found those that are helped late; rounds of doubt in which nobody of this group was sent.
+    /// Consecutive looks that found helped members late; rounds of doubt, each of which doubles the share that returns.
     doubtful_looks: u32,
     doubts: u32,
-    /// Since when some are helped.
+    /// Since when any member is helped.
     helped_since: Option<Time>,
-    /// Since when it has been calm with little load.
+    /// Since when the group has been calm with little load.
     calm_since: Option<Time>,
-    /// The server has asked for help: it ends it too.
+    /// The server has asked for help, so only the server ends it.
     server_asked: bool,
-    /// That no helper is there has been said.
+    /// The notice that no helper is known was given.
     has_said_none: bool,
     next_look: Time,
-    /// What the last look saw of those that the stage is about, and of the others.
+    /// The last look's view of the members that [`Stage::side`] selects, and of the others.
     seen: View,
     others: View,
-    /// Looks in a row that found nobody helped of those that are to be.
+    /// Consecutive looks in stage *helped* that found no helped member.
     empty_looks: u32,
     notices: VecDeque<Notice>,
     counters: Counters,
 }
 
 impl Activation {
-    /// A group without connections. Helpers count as available until told otherwise. `seed`: another one in each
-    /// process, or they move at the same moments.
+    /// A group without connections. Helpers count as available until [`helpers`](Self::helpers) reports otherwise. `seed`
+    /// must differ between processes, or they move at the same moments.
     pub fn new(now: Time, settings: ActivationSettings, seed: u64) -> Result<Activation, OutOfBounds> {
         settings.check()?;
         let (windows, members) = (Windows::new(&settings), Members::new());
@@ -158,8 +158,8 @@ impl Activation {
         })
     }
 
-    /// A connection joins, and is to be opened there: where the group is. Nothing when there are [`MEMBERS_MAX`]: open it
-    /// direct, without this group. When it comes to be carried elsewhere, say [`carried`](Self::carried).
+    /// A connection joins; open it on the returned carrier: the group's, or direct while no helper is known. `None` if there
+    /// are [`MEMBERS_MAX`]: open it direct, outside of the group. Report another carrier by [`carried`](Self::carried).
     pub fn join(&mut self, now: Time) -> Option<(Member, Carrier)> {
         let is_helped = match self.standing.at(now) {
             Word::On => true,
@@ -173,13 +173,13 @@ impl Activation {
         }
         let member = self.members.join(now, carrier)?;
         if let Some(standing) = self.members.at_mut(member) {
-            standing.wanted = wanted; // it follows when there is a helper
+            standing.wanted = wanted; // an order follows when a helper is known
         }
         Some((member, carrier))
     }
 
-    /// A connection leaves. A request of its that has waited for longer than the SLA counts as late: clients that give
-    /// up are no sign of calm.
+    /// A connection leaves. If its oldest request has waited for longer than the SLA, the request counts as late, because
+    /// clients that give up are not a sign of calm.
     pub fn leave(&mut self, now: Time, member: Member) {
         if let Some(left) = self.members.leave(member)
             && let Some(waited) = left.waits(now).filter(|waited| *waited > self.settings.sla)
@@ -190,25 +190,25 @@ impl Activation {
         }
     }
 
-    /// A reply came, so long after the request was meant to be sent. Not for blocking commands, which wait because they
-    /// are asked to.
+    /// A reply arrived; `latency` counts from the time at which the request was due. Not for blocking commands, which wait
+    /// on purpose.
     pub fn measured(&mut self, now: Time, member: Member, latency: Duration) {
         let Some(standing) = self.members.at(member) else { return };
         let on = (standing.carrier, standing.since);
-        // What it waited on an earlier carrier, and for the move, is none of this one's.
+        // Time on an earlier carrier, and for the move, does not count for the present carrier.
         self.windows.record(now + self.phase, latency.min(now.since(on.1)), on.0);
         if let Some(comparison) = &mut self.comparison {
             comparison.measured(now, latency, on, self.settings.sla);
         }
     }
 
-    /// Since when the oldest request of this connection waits for its reply; nothing when none does. Say so whenever it
-    /// changes. Not for blocking commands.
+    /// Reports since when the oldest request of this connection waits for its reply; `None` without such a request. Call it
+    /// at each change. Not for blocking commands.
     pub fn waits_since(&mut self, member: Member, since: Option<Time>) {
         self.members.set_waits_since(member, since);
     }
 
-    /// The client gave a request up that had waited for so long: it counts as late as that. The connection stays.
+    /// The client gave a request up after `waited`, which counts as its latency. The connection stays.
     pub fn gave_up(&mut self, now: Time, member: Member, waited: Duration) {
         let Some(carrier) = self.carrier(member) else { return };
         if self.members.set_waits_since(member, None).is_some() {
@@ -218,7 +218,7 @@ impl Activation {
         }
     }
 
-    /// This connection is carried there now, by an order or for any other reason.
+    /// The connection is on this carrier now, by an order or for any other reason.
     pub fn carried(&mut self, now: Time, member: Member, carrier: Carrier) {
         let by_itself = self.random.about(self.settings.retry);
         let Some(standing) = self.members.at_mut(member) else { return };
@@ -227,10 +227,10 @@ impl Activation {
                 self.members.set_order(member, None);
                 self.counters.orders_done += 1;
             }
-            // Later than the order's timeout, on a server that is very late: sending the connection back to that server
-            // would only add load.
+            // The move took longer than the order's timeout because the server is very late: sending the connection
+            // back would only add load to that server.
             None if standing.overdue && carrier == Carrier::Helped => standing.wanted = carrier,
-            // By itself, as when its helper is lost: there is time before it is told to go back.
+            // A move without an order, such as after the loss of a helper: wait before ordering the connection back.
             None if carrier != standing.carrier => standing.not_before = now + by_itself,
             _ => {}
         }
@@ -245,8 +245,8 @@ impl Activation {
         }
     }
 
-    /// An order came to nothing: no helper took the connection, or the server did not. It is where it was, and is told
-    /// again later if that is still wanted.
+    /// An order failed: no helper accepted the connection, or the server did not. The connection stays on its carrier, and
+    /// the order is repeated later if still wanted.
     pub fn not_moved(&mut self, now: Time, member: Member) {
         let again = self.random.about(self.memory.retry(&self.settings));
         let was_ordered = self.members.set_order(member, None).is_some();
@@ -258,16 +258,16 @@ impl Activation {
         }
     }
 
-    /// The server's *drain* for this connection: it wants it elsewhere. From a helper it returns, from the server's own
-    /// port it goes to a helper; an order follows.
+    /// The server sent *drain* for this connection: an order to return follows for a helped one, an order to move to a
+    /// helper for a direct one.
     pub fn asked_elsewhere(&mut self, now: Time, member: Member) {
         if self.standing.at(now) == Word::Auto {
             self.follow_server(now, member);
         }
     }
 
-    /// Whether there are helpers at all. Without, nobody is told to go to one; those that are helped and lose theirs
-    /// return by themselves, as sessions do.
+    /// Reports whether any helper is known. Without one there are no orders to move to helpers. Sessions that lose their
+    /// helper return without an order.
     pub fn helpers(&mut self, available: bool) {
         if self.available != available {
             self.available = available;
@@ -275,7 +275,7 @@ impl Activation {
         }
     }
 
-    /// The operator's word, for ever or for a time.
+    /// Sets the operator's override, for the time `lasts` or without limit.
     pub fn say(&mut self, now: Time, word: Word, lasts: Option<Duration>) {
         self.standing.say(now, word, lasts);
         self.counters.words += 1;
@@ -283,14 +283,13 @@ impl Activation {
         self.follow_word(now, lasts);
     }
 
-    /// What to do next, if anything. Call it after anything was told, until there is nothing, and at
-    /// [`poll_timeout`](Self::poll_timeout).
+    /// The next order. Call until `None`, after each report and at [`poll_timeout`](Self::poll_timeout).
     pub fn poll(&mut self, now: Time) -> Option<Order> {
         self.run(now);
         self.next_move(now)
     }
 
-    /// When to call [`poll`](Self::poll) at the latest. Nothing: when something has been told.
+    /// When to call [`poll`](Self::poll) at the latest; `None`: after the next report.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let look = self.needs_looks().then_some(self.next_look);
@@ -303,12 +302,12 @@ impl Activation {
         self.notices.pop_front()
     }
 
-    /// What has happened since the beginning.
+    /// Counters since the start.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// What the group is about.
+    /// The group's state, for operators.
     pub fn status(&self, now: Time) -> Status {
         let stage = match self.stage {
             Stage::Direct if self.memory.is_barred(now) => "backed off",
@@ -324,7 +323,7 @@ impl Activation {
         }
     }
 
-    /// Where a connection is, as far as is known; nothing if it has left.
+    /// The last reported carrier of a connection; `None` if the connection has left.
     pub fn carrier(&self, member: Member) -> Option<Carrier> {
         self.members.at(member).map(|standing| standing.carrier)
     }

@@ -1,4 +1,4 @@
-//! Who is to move where, one after the other.
+//! Orders to single members: which member moves where, and when.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -10,7 +10,7 @@ use super::{Activation, Order};
 use crate::limiter::Limiter;
 
 impl Activation {
-    /// The next order, if the pace allows one.
+    /// The next order, if the rate limit allows one.
     pub(super) fn next_move(&mut self, now: Time) -> Option<Order> {
         while let Some(member) = self.moves.front().copied() {
             let available = self.available;
@@ -42,14 +42,14 @@ impl Activation {
         None
     }
 
-    /// When the next order may be given, if there is any to give.
+    /// When the next order may be given, if any member is to move.
     pub(super) fn next_move_at(&self) -> Option<Time> {
         let first = self.members.at(*self.moves.front()?)?;
         let returns = self.returns.as_ref().filter(|_| first.wanted == Carrier::Direct);
         Some(self.limiter.next_at().max(returns.map_or(Time::ZERO, Limiter::next_at)))
     }
 
-    /// All return, little by little. How many have to move for it.
+    /// All members return, spread over time. Returns how many must move.
     pub(super) fn want_return(&mut self, now: Time) -> u32 {
         let over_ms = self.settings.returning.as_millis().max(1);
         let per_s = (u128::from(self.members.helped()) * 1000).div_ceil(over_ms);
@@ -57,7 +57,7 @@ impl Activation {
         self.want(now, Carrier::Direct)
     }
 
-    /// All that are to move and may, in a random order.
+    /// Queues all members that are to move and may, in random order.
     pub(super) fn line_up(&mut self, now: Time) {
         let ready = |(member, standing): (Member, &Standing)| {
             (standing.is_to_move() && standing.not_before <= now).then_some(member)
@@ -67,7 +67,7 @@ impl Activation {
         self.moves = ready.into();
     }
 
-    /// All are to be there. How many have to move for it.
+    /// All members go to this carrier. Returns how many must move.
     pub(super) fn want_all(&mut self, now: Time, wanted: Carrier) -> u32 {
         self.returns = None;
         self.want(now, wanted)
@@ -84,7 +84,7 @@ impl Activation {
         moving
     }
 
-    /// Those that are direct stay so, whatever was meant for them.
+    /// Cancels the moves of direct members to helpers.
     pub(super) fn want_direct_to_stay(&mut self) {
         for (_, standing) in self.members.iter_mut() {
             if standing.carrier == Carrier::Direct {
@@ -93,7 +93,7 @@ impl Activation {
         }
     }
 
-    /// So many of those that are elsewhere go there first, at random.
+    /// Moves `canaries` random members from the other carrier to this one.
     pub(super) fn send_canaries(&mut self, now: Time, canaries: u32, wanted: Carrier) {
         let elsewhere = self.members.iter().filter(|(_, standing)| standing.carrier != wanted);
         let mut chosen: Vec<Member> = elsewhere.map(|(member, _)| member).collect();
@@ -108,7 +108,7 @@ impl Activation {
         self.line_up(now);
     }
 
-    /// Orders that nobody reported on have failed.
+    /// Fails orders that have timed out without a report.
     pub(super) fn expire_orders(&mut self, now: Time) {
         let timeout = self.settings.order_timeout;
         if self.members.ordered() == 0 {
@@ -126,12 +126,12 @@ impl Activation {
         }
     }
 
-    /// Somebody is on the way, or about to be.
+    /// Whether any member is moving, or queued to move.
     pub(super) fn is_moving(&self) -> bool {
         !self.moves.is_empty() || self.members.ordered() > 0
     }
 
-    /// A random time up to this, less for groups that pace themselves.
+    /// A random time up to `longest`, or less for large groups, whose moves are spread anyway.
     pub(super) fn spread(&mut self, longest: Duration) -> Duration {
         const PACED: u32 = 20;
         let members = self.members.count().max(1);

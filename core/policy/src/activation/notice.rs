@@ -1,4 +1,4 @@
-//! What deserves a line in the log: one for each decision, with its reason and figures.
+//! Notices for the log: one for each decision, with its reason and figures.
 
 use core::fmt;
 use core::time::Duration;
@@ -6,18 +6,19 @@ use core::time::Duration;
 use super::member::Carrier;
 use crate::word::Word;
 
-/// What a group of connections looked like when something was decided.
+/// Measurements of a group of connections at the time of a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// p99 of replies and of what still waits; nothing if there was nothing.
+    /// p99 of replies and late outstanding requests; `None` without any.
     pub p99: Option<Duration>,
-    /// The median of the same.
+    /// Median of the same latencies.
     pub p50: Option<Duration>,
     /// Replies in the window.
     pub replies: u64,
-    /// Of those, later than the SLA.
+    /// Replies in the window that were later than the SLA.
     pub late: u64,
-    /// Requests without a reply that have waited for longer than the SLA, one for each connection at most.
+    /// Requests without a reply that have waited for longer than the SLA: the oldest of each connection, which counts as
+    /// several if it has waited for the whole window.
     pub waiting: u64,
     /// The window's length.
     pub within: Duration,
@@ -34,40 +35,40 @@ impl fmt::Display for Figures {
     }
 }
 
-/// Why help is given up for a while.
+/// Why a group gives help up for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackOff {
-    /// The few that moved first were slower than the others.
+    /// The canaries were slower than the others.
     Worse {
-        /// The quantile that so few could be compared at, per mille.
+        /// The quantile of the comparison, per mille: the highest for which there were enough samples.
         permille: u32,
-        /// Of those that were helped.
+        /// Latency of the helped members at this quantile.
         helped: Option<Duration>,
-        /// Of the others, over the same time.
+        /// Latency of the direct members at this quantile, over the same time.
         direct: Option<Duration>,
     },
-    /// They were not faster, and all had moved in vain before.
+    /// The canaries were not faster, after an earlier move of all members was of no use.
     NotBetter {
-        /// As above.
+        /// See [`BackOff::Worse`].
         permille: u32,
-        /// As above.
+        /// See [`BackOff::Worse`].
         helped: Option<Duration>,
-        /// As above.
+        /// See [`BackOff::Worse`].
         direct: Option<Duration>,
     },
-    /// All had moved, and were as late as before: batching does not mend what is slow.
+    /// All had moved and were as late as before: batching does not cure the cause.
     NoCure {
-        /// Before they moved.
+        /// p99 before the move.
         before: Option<Duration>,
-        /// And after.
+        /// p99 after the move.
         after: Option<Duration>,
     },
-    /// The server sent them back while they were late.
+    /// The server sent connections back while they were late.
     ServerRefuses,
 }
 
 impl BackOff {
-    /// Its name in logs and metrics.
+    /// The name in logs and metrics.
     pub fn label(&self) -> &'static str {
         match self {
             BackOff::Worse { .. } => "worse",
@@ -78,7 +79,6 @@ impl BackOff {
     }
 }
 
-/// A duration that may be missing.
 struct Maybe(Option<Duration>);
 
 impl fmt::Display for Maybe {
@@ -107,18 +107,18 @@ impl fmt::Display for BackOff {
     }
 }
 
-/// Who ends help when all is well.
+/// Why help ended without being of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleasedBy {
-    /// The server, which drains.
+    /// The server sent *drain*.
     Server,
-    /// Nobody needs it: calm with little load for so long.
+    /// The group was calm with little load for this time.
     Calm(Duration),
-    /// Direct is better now: a few were sent back to see.
+    /// Direct members were within the SLA and helped ones were not.
     Doubt {
-        /// Latency of those that were helped, at the quantile that so few can be compared at.
+        /// Latency of helped members at the quantile of the comparison.
         helped: Option<Duration>,
-        /// And of the few.
+        /// Latency of direct members at the same quantile.
         direct: Option<Duration>,
     },
 }
@@ -126,96 +126,96 @@ pub enum ReleasedBy {
 /// A decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// Late; a few move first.
+    /// Late: a few connections move first.
     CanariesMove {
-        /// So many,
+        /// Connections that move first.
         canaries: u32,
-        /// of so many connections.
+        /// Connections of the group.
         members: u32,
-        /// What was seen.
+        /// The figures of the look.
         figures: Figures,
     },
-    /// Late; others may move first, by chance, for this group is too small to send a few.
+    /// Late: other groups' canaries may move first; this group is too small and sends none by chance.
     OthersFirst {
-        /// Connections.
+        /// Connections of the group.
         members: u32,
-        /// What was seen.
+        /// The figures of the look.
         figures: Figures,
     },
-    /// Calm again when those that moved first were compared: the others stay direct.
+    /// Calm again before the rest moved: the others stay direct.
     CalmAgain {
-        /// So many are helped.
+        /// Connections that are helped.
         helped: u32,
-        /// Of so many connections.
+        /// Connections of the group.
         members: u32,
     },
-    /// The others move.
+    /// Still late: the rest moves.
     RestMoves {
-        /// So many,
+        /// Connections that move.
         moving: u32,
-        /// of so many connections.
+        /// Connections of the group.
         members: u32,
-        /// What was seen.
+        /// The figures of the look.
         figures: Figures,
     },
-    /// Help was of use: the group stays.
+    /// Help was of use: the group stays helped.
     Cured {
-        /// p99 before they moved.
+        /// p99 before the move.
         before: Option<Duration>,
-        /// And after.
+        /// p99 after the move.
         after: Option<Duration>,
-        /// Replies a second before.
+        /// Replies a second before the move.
         replies_per_s_before: u64,
-        /// And after.
+        /// Replies a second after the move.
         replies_per_s_after: u64,
     },
-    /// All come back, and none moves for a while.
+    /// All return, and none moves for a while.
     BacksOff {
-        /// Why.
+        /// The cause.
         why: BackOff,
-        /// So many return.
+        /// Connections that return.
         returning: u32,
-        /// The next attempt is not sooner.
+        /// Minimum time to the next attempt.
         lasts: Duration,
-        /// Failures in a row that are remembered.
+        /// Remembered consecutive failures.
         failures: u32,
     },
-    /// Late, but no helper is there or takes anybody: direct.
+    /// Late, but no helper is known or accepts connections: the group stays direct.
     NoHelpers {
-        /// Try again after.
+        /// Time to the next attempt; `None` while no helper is known.
         retry_in: Option<Duration>,
     },
-    /// Help ends: back to the server.
+    /// Help ends: connections return to the server.
     Released {
-        /// By whom.
+        /// The cause.
         by: ReleasedBy,
-        /// So many were helped.
+        /// Connections that were helped.
         helped: u32,
     },
-    /// Helped and late: a few return, to see whether direct is better now.
+    /// Helped and late: a few connections return, to compare.
     Doubts {
-        /// So many,
+        /// Connections that return.
         sent: u32,
-        /// of so many that were helped.
+        /// Connections that were helped.
         helped: u32,
-        /// What was seen.
+        /// The figures of the look.
         figures: Figures,
     },
     /// The server asks for connections on its own port to be helped.
     ServerAsks,
-    /// The operator's word holds from now on.
+    /// The operator's override has changed.
     Word {
-        /// The word.
+        /// The override in force.
         word: Word,
-        /// For a time; for ever.
+        /// How long it holds; `None` without limit.
         lasts: Option<Duration>,
-        /// So many move for it.
+        /// Connections that move for it.
         moving: u32,
     },
 }
 
 impl Notice {
-    /// Its name in logs and metrics.
+    /// The name in logs and metrics.
     pub fn label(&self) -> &'static str {
         match self {
             Notice::CanariesMove { .. } => "canaries_move",
@@ -293,34 +293,34 @@ impl fmt::Display for Notice {
     }
 }
 
-/// What has happened since the beginning; each only rises.
+/// Counters since the start; each only rises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Times that the whole group was moved to helpers.
+    /// Moves of the whole group to helpers.
     pub activations: u64,
-    /// Times that a few were sent first.
+    /// Times that canaries moved first.
     pub canaries: u64,
     /// Times that help was given up as of no use.
     pub back_offs: u64,
     /// Times that help was found to be of use.
     pub cures: u64,
-    /// Times that some were sent back, to see whether direct is better.
+    /// Times that a few members returned to see whether direct is better.
     pub doubts: u64,
-    /// Times that help ended because all was well.
+    /// Times that help ended without being of no use: see [`ReleasedBy`].
     pub releases: u64,
-    /// Words of the operator's.
+    /// Overrides that the operator set.
     pub words: u64,
     /// Orders to go to a helper.
     pub orders_to_helpers: u64,
     /// Orders to return to the server.
     pub orders_to_server: u64,
-    /// Orders that came to nothing.
+    /// Orders that failed.
     pub orders_failed: u64,
     /// Orders that were carried out.
     pub orders_done: u64,
-    /// Requests whose clients left before a reply, after longer than the SLA.
+    /// Requests that clients gave up, and late requests of connections that left.
     pub gave_up: u64,
-    /// Notices that nobody fetched in time.
+    /// Notices dropped because they were not polled in time.
     pub notices_dropped: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What can be set, in which bounds.
+//! Settings and their bounds.
 
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -7,54 +7,53 @@ use core::time::Duration;
 /// When a group of connections asks for help, and how carefully.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActivationSettings {
-    /// The service level agreement: 99 of 100 replies come within this time. 10 µs to 10 s; 1 ms.
+    /// The service level agreement: 99 of 100 replies arrive within this time. 10 µs to 10 s, default 1 ms.
     pub sla: Duration,
-    /// Latencies of the last while are looked at. 100 ms to 60 s; 1 s.
+    /// Latencies of this time are considered. 100 ms to 60 s, default 1 s.
     pub window: Duration,
-    /// The window forgets in slices, and is looked at after each. 10 ms to 10 s, and at most a hundredth of the window at
-    /// least; 100 ms.
+    /// The window forgets in slices of this time; each ends with a look. 10 ms to 10 s, and from a hundredth of the window
+    /// up to the window; default 100 ms.
     pub slice: Duration,
-    /// So many looks in a row must find p99 over the SLA. 1 to 100; 2.
+    /// Consecutive looks with p99 over the SLA before help is called. 1 to 100, default 2.
     pub late_looks: u32,
-    /// A look needs so many requests to judge by. 1 to 1,000,000; 5.
+    /// Minimum number of requests for a verdict. 1 to 1,000,000, default 5.
     pub samples_min: u32,
-    /// Of which so many were late: one alone is nothing. 1 to 1,000,000; 2.
+    /// Minimum number of late requests for verdict *late*: a single one does not count. 1 to 1,000,000, default 2.
     pub late_min: u32,
-    /// So many of a hundred connections move first. 100: all at once, without a comparison. 1 to 100; 5.
+    /// Percentage of connections that move first. 100: all move at once, without a comparison. 1 to 100, default 5.
     pub canary_percent: u32,
-    /// For so long those are compared with the others. 10 ms to 60 s; 250 ms.
+    /// How long canaries are compared with the others. 10 ms to 60 s, default 250 ms.
     pub compare: Duration,
-    /// Before the first move a random time up to this passes, so that many who see the same do not act as one. Up to
-    /// 10 s; 50 ms.
+    /// Maximum of the random wait before the first move, so that groups with the same problem do not act at once. Up to
+    /// 10 s, default 50 ms.
     pub jitter: Duration,
-    /// The same before the others move; groups of more than twenty wait less, for they pace themselves. Up to 60 s;
-    /// 200 ms.
+    /// Maximum of the random wait before the others move; groups of more than twenty wait less, as their moves are spread
+    /// anyway. Up to 60 s, default 200 ms.
     pub spread: Duration,
-    /// So long after the last move it is asked whether moving was of use. At least twice the window, up to 10 min; 2 s.
+    /// Time from the last move to the verdict whether help is a cure. Twice the window to 10 min, default 2 s.
     pub trial: Duration,
-    /// A group that is helped does not return by itself sooner than this. Up to a day; 30 s.
+    /// Minimum time for which a group is helped before it returns because of calm. Up to a day, default 30 s.
     pub stay_min: Duration,
-    /// It must have been calm, with little load, for so long. 1 s to a day; 30 s. Doubles, up to `backoff_max`, each time
-    /// that the group had to come back soon.
+    /// How long a group must have been calm with little load before it returns. 1 s to a day, default 30 s. Doubles, up to
+    /// `backoff_max`, each time that the group calls for help again soon after returning.
     pub calm: Duration,
-    /// Little: requests a second, in percent of when help was called. 1 to 90; 50.
+    /// Load is little up to this percentage of the request rate at which help was called. 1 to 90, default 50.
     pub calm_percent: u32,
-    /// After help was of no use the next attempt is so far away, 25 % more or less. Doubles each time. 100 ms to a day;
-    /// 30 s.
+    /// Time (±25 %) to the next attempt after help was of no use. Doubles each time. 100 ms to a day, default 30 s.
     pub backoff_min: Duration,
-    /// But not beyond this. From `backoff_min` to a week; 10 min.
+    /// Maximum of this time. `backoff_min` to a week, default 10 min.
     pub backoff_max: Duration,
-    /// So much time without another failure makes one doubling forgotten. 1 s to a week; 10 min.
+    /// After this time without another failure, one doubling is undone. 1 s to a week, default 10 min.
     pub forget: Duration,
-    /// A group that returns by itself does so over this time: all at once they would be a burst of their own. Up to
-    /// 10 min; 2 s.
+    /// A group that returns without the server's *drain* does so over this time, as returning at once would be a burst. Up
+    /// to 10 min, default 2 s.
     pub returning: Duration,
-    /// Moves a second, at most. 1 to 1,000,000; 5,000.
+    /// Maximum number of moves a second. 1 to 1,000,000, default 5,000.
     pub moves_per_s_max: u32,
-    /// A member that was not taken by any helper, or did not move within this time, is told again after it. 10 ms to
-    /// 10 min; 1 s for the first time, doubled up to 10 s while none is taken.
+    /// Wait before a failed order is repeated. Doubles up to 10 s while no helper accepts any member. 10 ms to 10 min,
+    /// default 1 s.
     pub retry: Duration,
-    /// An order that nobody reported on for so long has failed. 10 ms to 10 min; 5 s.
+    /// An order without a report for this time has failed. 10 ms to 10 min, default 5 s.
     pub order_timeout: Duration,
 }
 
@@ -90,9 +89,9 @@ impl Default for ActivationSettings {
 /// A setting is out of its bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfBounds {
-    /// Which.
+    /// The setting's name.
     pub setting: &'static str,
-    /// Its bounds, as one writes them.
+    /// The setting's bounds, as text.
     pub bounds: &'static str,
 }
 
@@ -110,7 +109,10 @@ const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 
 impl ActivationSettings {
-    /// Whether all are in their bounds; the first that is not.
+    /// Checks all settings.
+    ///
+    /// # Errors
+    /// The first setting that is out of its bounds.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let times: [(&str, Duration, RangeInclusive<Duration>, &str); 13] = [
             ("sla", self.sla, US * 10..=SECOND * 10, "10us to 10s"),

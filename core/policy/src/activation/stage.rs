@@ -1,4 +1,4 @@
-//! The stages of a group's course.
+//! The stages of a group, from direct to helped.
 
 use core::time::Duration;
 
@@ -6,41 +6,41 @@ use spillway_transport::Time;
 
 use super::member::Carrier;
 
-/// What the group is about. Where a stage leads is in `course.rs`, in one function; besides, the operator's override leads from
-/// anywhere to *helped* or *direct*, the server's *drain* to *direct*, and a long calm from *helped* to *direct*.
+/// A group's stage. `Activation::next` in `course.rs` has the transitions. In addition, the operator's override leads from
+/// any stage to *helped* or *direct*, the server's *drain* to *direct*, and a long calm from *helped* to *direct*.
 ///
 /// ```text
-///            late            ┌─ none of ours ─▶ others first ─┐ still late
+///            late            ┌─ no canaries ──▶ others first ─┐ still late
 ///  direct ─────────▶ jitter ─┤                                ▼
 ///    ▲ ▲                     └─▶ canaries ─▶ comparing ────▶ spread ─▶ moving ─▶ trial ─▶ helped ◀─▶ doubting
 ///    │ │                                        │              │         │         │        │            │
-///    │ └────── worse, no better, or calm again ─┴──────────────┴─────────┴─────────┘        │            │
-///    └──────────────────────────────────── worse than before, nobody left, direct is better ┴────────────┘
+///    │ └────── worse, not better or calm again ─┴──────────────┴─────────┴─────────┘        │            │
+///    └──────────────────────────────────── worse than before, none helped, direct is better ┴────────────┘
 /// ```
 ///
-/// Not drawn: *direct* leads to *helped* when all are helped already; *jitter* to *spread* where all are canaries; *others first*
-/// to *direct* when it is late no more, or earlier attempts have failed.
+/// Not drawn: *direct* leads to *helped* when all members are helped already; *jitter* to *spread* if `canary_percent` is
+/// 100; *others first* to *direct* when the group is no longer late, or earlier attempts have failed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stage {
-    /// Watching; some may be helped.
+    /// The group watches its latency; a few members may be helped.
     Direct,
-    /// Late: a random time before the first move.
+    /// Late: a random wait before the first move.
     Jitter { until: Time },
-    /// Late, and none of this group goes first.
+    /// Late, but by chance this group sends no canaries: it waits for other groups' canaries.
     OthersFirst { until: Time },
-    /// A few have been sent. The comparison begins when they have arrived, or at `until`.
+    /// Canaries are moving. The comparison begins when all have arrived, or at `until`.
     Canaries { until: Time },
-    /// They are compared with the others.
+    /// Canaries are compared with the others.
     Comparing { until: Time, latest: Time },
-    /// A random time before the rest moves.
+    /// A random wait before the rest moves.
     Spread { until: Time },
     /// The rest moves.
     Moving,
-    /// All have moved: is it better than before?
+    /// All members have moved: is the latency better than before?
     Trial { until: Time, prolonged: u32, level: Option<Duration> },
-    /// It is.
+    /// The group is helped: help is of use, cannot be judged, or was demanded by the operator or the server.
     Helped,
-    /// A few have returned, and are compared with those that are helped.
+    /// A few members have returned to the server, and are compared with the helped ones.
     Doubting { until: Time },
 }
 
@@ -70,29 +70,29 @@ impl Stage {
         }
     }
 
-    /// The whole group is helped, or on its way.
+    /// Whether the whole group is helped, or moving to helpers.
     pub fn is_for_all(self) -> bool {
         matches!(self, Stage::Moving | Stage::Trial { .. } | Stage::Helped | Stage::Doubting { .. })
     }
 
-    /// Whose latency counts now.
+    /// The carrier whose latency counts in this stage.
     pub fn side(self) -> Carrier {
         if self.is_for_all() { Carrier::Helped } else { Carrier::Direct }
     }
 
-    /// Help has been called, and is not known to be of use.
+    /// Whether help was called and is not known yet to be of use.
     pub fn is_on_trial(self) -> bool {
         !matches!(self, Stage::Direct | Stage::Helped | Stage::Doubting { .. })
     }
 }
 
-/// What the group looked like before it was helped.
+/// The group's measurements before it was helped.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Before {
     pub p99: Option<Duration>,
     pub high: Option<Duration>,
-    /// Replies while it was late, and the time they took; nothing if that was not measured.
+    /// Replies while the group was late, and the time over which they were counted; `None` if not measured.
     pub replies: Option<(u64, Duration)>,
-    /// Replies in a window, when help was called.
+    /// Replies in a window when help was called.
     pub per_window: u64,
 }

@@ -1,4 +1,5 @@
-//! All have moved: is it better than before? Only now it shows, for a few share the server's queue with everybody else.
+//! The trial after all members have moved: is it better than before? The canaries could not show it, because they shared
+//! the server's queue with all others.
 
 use core::time::Duration;
 
@@ -10,7 +11,7 @@ use super::stage::{Before, Stage};
 use super::{Activation, Verdict};
 use crate::word::Word;
 
-/// A trial during which latency falls is prolonged so many times.
+/// How often a trial is prolonged while latency falls or requests are rare.
 const PROLONGED_MAX: u32 = 5;
 
 impl Activation {
@@ -22,17 +23,18 @@ impl Activation {
         Stage::Trial { until: now + self.settings.trial, prolonged: 0, level: None }
     }
 
-    /// Whether help was of use: within the SLA, or clearly faster than before, or clearly more replies.
+    /// Judges the trial: help was of use if latency is within the SLA or clearly less than before, or replies are clearly
+    /// more.
     pub(super) fn judge_trial(&mut self, now: Time, prolonged: u32, level: Option<Duration>) -> Stage {
         self.see(now);
         let figures = self.seen.figures;
         let (helped, members) = (self.members.helped(), self.members.count());
         if self.word != Word::Auto || u64::from(helped) * 10 < u64::from(members) * 9 {
-            return Stage::Helped; // not all could move: there is nothing to be said of it
+            return Stage::Helped; // too few have moved to judge help
         }
         let before = self.before.unwrap_or(Before { p99: None, high: None, replies: None, per_window: 0 });
         let length = self.windows.length();
-        // Nothing can have waited longer than the trial lasts: what was slower than that before tells nothing.
+        // Ignores an earlier latency above the window's length: the trial is too short for such waits to show.
         let comparable = before.high.filter(|high| *high <= length);
         let is_faster = comparable.is_some_and(|high| self.seen.high < Some(high / 5 * 4));
         let has_more = before.replies.is_some_and(|earlier| is_more((figures.replies, length), earlier, 87));
@@ -42,7 +44,7 @@ impl Activation {
             let (until, prolonged) = (now + self.settings.window, prolonged + 1);
             Stage::Trial { until, prolonged, level: figures.p50 }
         } else if self.seen.verdict == Verdict::Unknown && figures.waiting == 0 {
-            Stage::Helped // too little is asked to say anything
+            Stage::Helped // too few requests to judge help
         } else if is_within || is_faster || has_more {
             self.memory.cured();
             self.counters.cures += 1;

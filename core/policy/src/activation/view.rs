@@ -1,4 +1,4 @@
-//! What a group looks like now.
+//! A look at a group: latencies of replies and of outstanding requests.
 
 use core::time::Duration;
 
@@ -11,18 +11,18 @@ use super::settings::ActivationSettings;
 use crate::histogram::bucket;
 use crate::window::Window;
 
-/// What a look finds.
+/// The verdict of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// p99 is over the SLA, and lately too.
+    /// p99 is over the SLA in the window, and in its latest slices or with outstanding requests.
     Late,
-    /// It was, but what came lately is in time.
+    /// p99 is over the SLA in the window, but not in its latest slices.
     Easing,
-    /// It was, and nothing came since.
+    /// p99 is over the SLA in the window, and its latest slices have no replies.
     Silent,
-    /// Within the SLA, and nothing waits for long.
+    /// p99 is within the SLA, and no request waits longer than that.
     Calm,
-    /// Too few requests to say.
+    /// Too few requests for a verdict; or p99 is within the SLA, but a request waits for longer.
     Unknown,
 }
 
@@ -30,33 +30,33 @@ pub(super) enum Verdict {
 pub(super) struct View {
     pub verdict: Verdict,
     pub figures: Figures,
-    /// The highest quantile that so many samples carry.
+    /// The latency at the highest quantile for which there are enough samples.
     pub high: Option<Duration>,
 }
 
 impl View {
-    /// One in a hundred requests or more is late.
+    /// Whether p99 is over the SLA.
     pub fn is_late(&self) -> bool {
         matches!(self.verdict, Verdict::Late | Verdict::Silent)
     }
 
-    /// Something is late, or may be.
+    /// Whether any request is late.
     pub fn has_late(&self) -> bool {
         self.figures.late + self.figures.waiting > 0
     }
 
-    /// Nothing is late, as far as there is anything.
+    /// Whether p99 is within the SLA or unknown, and no request waits for longer than the SLA.
     pub fn is_calm(&self) -> bool {
         matches!(self.verdict, Verdict::Calm | Verdict::Unknown) && self.figures.waiting == 0
     }
 
-    /// Nothing asked, nothing awaited.
+    /// Whether there are neither replies nor late outstanding requests.
     pub fn is_idle(&self) -> bool {
         self.figures.replies == 0 && self.figures.waiting == 0
     }
 }
 
-/// The windows of a group: direct and helped requests told apart, for help is called when *direct* ones are late.
+/// The windows of a group: separate for direct and helped requests, because help is called when *direct* ones are late.
 #[derive(Clone, Debug)]
 pub(super) struct Windows {
     direct: Window,
@@ -93,7 +93,7 @@ impl Windows {
         self.helped.clear();
     }
 
-    /// Replies on both sides.
+    /// Replies in both windows.
     pub fn count(&self) -> u64 {
         self.direct.count() + self.helped.count()
     }
@@ -103,7 +103,7 @@ impl Windows {
     }
 }
 
-/// Looks at replies and at what still waits: a window in which little is answered while much waits is not calm.
+/// Looks at replies and outstanding requests: a window with few replies and many outstanding requests is not calm.
 pub(super) fn view(
     now: Time,
     windows: &Windows,
@@ -121,7 +121,7 @@ pub(super) fn view(
     let waits = members.iter().filter(|(_, standing)| standing.carrier == side);
     let waits = waits.filter_map(|(_, standing)| standing.waits(now));
     for waits in waits.filter(|waits| *waits > settings.sla) {
-        // One that has waited for the whole window stands for those that could not be asked meanwhile.
+        // A request that has waited for the whole window stands for those that could not be sent meanwhile.
         let weight = if waits >= window.length() { settings.samples_min } else { 1 };
         waiting += u64::from(weight);
         all.add(bucket(waits), weight);

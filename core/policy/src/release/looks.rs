@@ -1,4 +1,4 @@
-//! When a server looks at itself and sends sessions back: [`Release`] by the clock.
+//! Timing of [`Release`]: when to take a [`Sample`] and when to send sessions back.
 
 use core::time::Duration;
 
@@ -7,44 +7,45 @@ use spillway_transport::Time;
 use super::{Release, ReleaseCounters, ReleaseNotice, ReleaseSettings, Sample};
 use crate::word::Word;
 
-/// A burst that is relieved within one look would be seen only in part.
+/// Interval of looks. A burst that is relieved between two looks is seen only in part, so the interval is short.
 const LOOK: Duration = Duration::from_millis(250);
-/// Sessions are sent back in bunches of so much time; [`Release`] allows it.
+/// Minimum interval of sending sessions back: sessions that are due meanwhile return together.
 const TOGETHER: Duration = Duration::from_millis(50);
 
-/// At [`next_at`](Self::next_at): [`look`](Self::look) if [`is_look_due`](Self::is_look_due), then [`take`](Self::take).
+/// A [`Release`] with its timing. At [`next_at`](Self::next_at) call [`look`](Self::look) if
+/// [`is_look_due`](Self::is_look_due), then [`take`](Self::take).
 #[derive(Debug)]
 pub struct Looks {
     release: Release,
-    /// The operator's, as it was told last.
+    /// The override that `release` has.
     word: Word,
     looked_at: Time,
     next_at: Time,
 }
 
 impl Looks {
-    /// The first look is one interval away. `seed`: as [`Release::new`] has it.
+    /// The first look is due after one interval. `seed`: see [`Release::new`].
     pub fn new(now: Time, settings: ReleaseSettings, seed: u64) -> Looks {
         let release = Release::new(now, settings, seed);
         Looks { release, word: Word::Auto, looked_at: now, next_at: now + LOOK }
     }
 
-    /// How long a look is due after the one before it.
+    /// The interval of looks.
     pub const fn interval() -> Duration {
         LOOK
     }
 
-    /// When there is something to do next.
+    /// When to call [`take`](Self::take) next, after a look if one is due.
     pub fn next_at(&self) -> Time {
         self.next_at
     }
 
-    /// Whether the server is to look at itself now.
+    /// Whether a [`Sample`] is due.
     pub fn is_look_due(&self, now: Time) -> bool {
         self.looked_at + LOOK <= now
     }
 
-    /// What it sees. The operator's word *off* counts as *auto* here: who gives it has sent all back already.
+    /// Passes a sample. The override *off* counts as *auto* here, because its caller has sent all sessions back already.
     pub fn look(&mut self, now: Time, word: Word, sample: Sample) {
         let word = if word == Word::On { Word::On } else { Word::Auto };
         if core::mem::replace(&mut self.word, word) != word {
@@ -54,7 +55,7 @@ impl Looks {
         self.release.look(now, sample);
     }
 
-    /// How many helped sessions, any of them, are to be sent back now.
+    /// How many helped sessions to send back now; any of them will do.
     pub fn take(&mut self, now: Time) -> usize {
         let mut count = 0;
         while self.release.poll(now) {
@@ -65,13 +66,13 @@ impl Looks {
         count
     }
 
-    /// The last decision, for the log.
+    /// The latest decision, for the log.
     #[must_use]
     pub fn poll_notice(&mut self) -> Option<ReleaseNotice> {
         self.release.poll_notice()
     }
 
-    /// What has happened since the beginning.
+    /// Counters since the start.
     pub fn counters(&self) -> &ReleaseCounters {
         self.release.counters()
     }

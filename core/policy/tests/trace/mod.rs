@@ -1,5 +1,5 @@
-//! A group of connections in virtual time, one step a millisecond: a trace reads as what it was told and what it decided.
-#![allow(dead_code, reason = "each test uses its part")]
+//! A group of connections in virtual time, in steps of one millisecond, and a record of its decisions.
+#![allow(dead_code, reason = "each test program uses only some of it")]
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub fn at(ms: u64) -> Time {
     Time(ms * 1_000_000)
 }
 
-/// One connection: asks every `gap_ms`, one request at a time.
+/// One connection: sends a request every `gap_ms`, one at a time.
 struct Client {
     member: Member,
     carrier: Carrier,
@@ -37,15 +37,15 @@ pub struct Group {
     pub now_ms: u64,
     clients: Vec<Client>,
     gap_ms: u64,
-    /// Helpers take nobody.
+    /// Helpers refuse all connections.
     pub are_full: bool,
-    /// From an order to the new carrier.
+    /// Milliseconds from an order to its completion.
     pub move_ms: u64,
-    /// Moves in the last step.
+    /// Orders in the last step.
     pub moved: u32,
-    /// What was decided, and when.
+    /// Decisions, with their time in ms.
     pub notices: Vec<(u64, Notice)>,
-    /// When orders were given.
+    /// Times of orders.
     pub orders_ms: Vec<u64>,
 }
 
@@ -71,7 +71,7 @@ impl Group {
         }
     }
 
-    /// A millisecond passes. `latency`: of a request that is asked now; nothing if it is never answered.
+    /// A millisecond passes. `latency`: that of a request that is sent now; `None` if it is never answered.
     pub fn step(&mut self, mut latency: impl FnMut(Carrier) -> Option<Duration>) {
         let (now_ms, now) = (self.now_ms, at(self.now_ms));
         for client in &mut self.clients {
@@ -100,7 +100,7 @@ impl Group {
         self.now_ms += 1;
     }
 
-    /// Orders are carried out after `move_ms`.
+    /// Takes all orders, which complete after `move_ms`.
     pub fn obey(&mut self, now: Time) {
         self.moved = 0;
         while let Some(order) = self.activation.poll(now) {
@@ -123,7 +123,7 @@ impl Group {
         }
     }
 
-    /// A millisecond in which nobody asks anything.
+    /// A millisecond without new requests.
     pub fn obey_only(&mut self) {
         for client in &mut self.clients {
             client.next_ask_ms = u64::MAX;
@@ -138,8 +138,8 @@ impl Group {
         }
     }
 
-    /// The same with the queue of a server: `load` is what its clients ask, in units of its direct capacity; helped, a
-    /// request costs a fifth, and takes 300 µs more. When the queue was last longer than the SLA.
+    /// As [`run`](Self::run), with a server's queue. `load`: requests in units of the server's direct capacity; a helped
+    /// request costs a fifth and takes 300 µs more. Returns when the queue was last longer than the SLA.
     pub fn run_queue(&mut self, until_ms: u64, load: impl Fn(u64) -> f64) -> Option<u64> {
         let (mut queue_ms, mut last_late_ms) = (0.0_f64, None);
         while self.now_ms < until_ms {
@@ -162,7 +162,7 @@ impl Group {
         self.activation.say(at(self.now_ms), word, lasts);
     }
 
-    /// All that are helped lose their helper.
+    /// All helped connections lose their helper.
     pub fn lose_helpers(&mut self) {
         for client in &mut self.clients {
             client.arrives = None;
@@ -173,7 +173,7 @@ impl Group {
         }
     }
 
-    /// The server's drain, for so many that stand there.
+    /// The server sends *drain* to `count` connections on this carrier.
     pub fn server_drains(&mut self, carrier: Carrier, count: usize) {
         let now = at(self.now_ms);
         for client in self.clients.iter().filter(|client| client.carrier == carrier).take(count) {
@@ -181,14 +181,14 @@ impl Group {
         }
     }
 
-    /// One more joins, and is opened where the group says.
+    /// Another connection joins, on the carrier that the group returns.
     pub fn join(&mut self) -> Carrier {
         let (member, carrier) = self.activation.join(at(self.now_ms)).unwrap();
         self.clients.push(Client::new(member, carrier, self.now_ms));
         carrier
     }
 
-    /// So many that stand there leave, with nothing under way.
+    /// `count` connections on this carrier leave, without outstanding requests.
     pub fn leave(&mut self, carrier: Carrier, mut count: usize) {
         let now = at(self.now_ms);
         self.clients.retain(|client| {
@@ -206,7 +206,7 @@ impl Group {
         self.clients.iter().filter(|client| client.carrier == Carrier::Helped).count()
     }
 
-    /// Of the client that switched most often.
+    /// Moves of the connection that moved most often.
     pub fn switches_max(&self) -> u32 {
         self.clients.iter().map(|client| client.switches).max().unwrap_or(0)
     }
@@ -215,12 +215,12 @@ impl Group {
         self.clients.iter().map(|client| client.switches).sum()
     }
 
-    /// The labels of what was decided.
+    /// The labels of all decisions.
     pub fn course(&self) -> Vec<&'static str> {
         self.notices.iter().map(|(_, notice)| notice.label()).collect()
     }
 
-    /// When something was decided.
+    /// The times of decisions with this label, ms.
     pub fn when(&self, label: &str) -> Vec<u64> {
         self.notices.iter().filter(|(_, notice)| notice.label() == label).map(|(ms, _)| *ms).collect()
     }

@@ -1,9 +1,9 @@
-//! Whether the server's process has ended, as far as its own link port tells.
+//! Detects from refusals at the server's own link port that the server's process has ended.
 //!
-//! A port that refuses connections has no process behind it that listens, so the server of the session is gone and
-//! with it the session: waiting longer brings nothing back, and a direct client would have seen the end at once. The
-//! session still waits for a moment, because a helper may have the better answer. A refusal says nothing where the
-//! port has never carried the session and helpers have: a firewall may refuse clients there.
+//! A port that refuses connections has no listening process, so the server has lost the session: waiting longer does not
+//! bring it back, and a direct client would have seen the end at once. The session still waits for a moment, because a
+//! helper may reach the server. A refusal proves nothing where only helpers have carried the session: a firewall may
+//! refuse clients at the port.
 
 use core::time::Duration;
 
@@ -13,19 +13,19 @@ use spillway_transport::Time;
 pub(super) struct Absence {
     was_attached: bool,
     was_attached_to_own: bool,
-    /// Since when the server's own port has refused, without another outcome in between.
+    /// Time of the first refusal at the server's own port without another outcome after it.
     refused_since: Option<Time>,
 }
 
 impl Absence {
-    /// A carrier carries the session now: the server's own port, or a helper.
+    /// The session is attached to a carrier: through the server's own port if `is_own`, else through a helper.
     pub(super) fn attached(&mut self, is_own: bool) {
         self.was_attached = true;
         self.was_attached_to_own |= is_own;
         self.refused_since = None;
     }
 
-    /// An attempt at the server's own port failed, or what it carried is lost.
+    /// An attempt at the server's own port failed, or the carrier through it is lost.
     pub(super) fn own_lost(&mut self, now: Time, is_refused: bool) {
         if is_refused && (self.was_attached_to_own || !self.was_attached) {
             self.refused_since.get_or_insert(now);
@@ -39,7 +39,7 @@ impl Absence {
         self.was_attached
     }
 
-    /// When to give up, if nothing carries the session until then.
+    /// When to give up unless the session is attached before.
     pub(super) fn gives_up_at(&self, patience: Duration) -> Option<Time> {
         self.refused_since.map(|since| since + patience)
     }

@@ -1,4 +1,4 @@
-//! One carrier of a session: a link of its own to a link port, with one connection on it.
+//! One carrier of a session: a link with one connection.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -12,16 +12,16 @@ use crate::carriers::OnOpenerLink;
 use crate::client::ClientSession;
 use crate::stream::Carrier;
 
-/// Bytes that wait on a link before the socket has taken them: what is beyond waits in the session.
+/// The most bytes that wait on a link for the socket; further bytes wait in the session.
 const PENDING_BYTES_MAX: usize = 64 * 1024;
 
-/// Hears what a session says on its carriers, as somebody on the path to the server would, and may repeat old messages. A
-/// simulator does; programs use `()`.
+/// Sees the control messages that a session sends, as an attacker on the path would, and may replay old ones. Simulators
+/// implement it; programs use `()`.
 pub trait Eavesdropper {
-    /// The session says this.
+    /// The session sends this message.
     fn hears(&mut self, _said: &Control) {}
 
-    /// An old message that is sent now, while the session has nothing to say itself.
+    /// An old message to replay now, while the session has nothing to send.
     fn repeats(&mut self) -> Option<Control> {
         None
     }
@@ -29,16 +29,15 @@ pub trait Eavesdropper {
 
 impl Eavesdropper for () {}
 
-/// A link port that was chosen, and the link to it once the host is connected.
+/// The chosen link port, and the link to it once the host's socket is connected.
 #[derive(Debug)]
 pub(super) struct LinkCarrier {
     target: LinkTarget,
-    /// The host has been told to connect.
+    /// [`poll_open`](Self::poll_open) has returned the target.
     is_opened: bool,
     line: Option<Line>,
-    /// When the link port was chosen.
     chosen_at: Time,
-    /// The server has to answer until then.
+    /// The server must have answered by then.
     deadline: Time,
 }
 
@@ -46,16 +45,16 @@ pub(super) struct LinkCarrier {
 #[derive(Debug)]
 struct Line {
     link: OpenerLink,
-    /// Our end of the socket, which the first words name.
+    /// The socket's local address, which the opening message names.
     client: SocketAddr,
-    /// The session's connection on the link, once its first words are said.
+    /// The session's connection on the link, once the opening message is sent.
     id: Option<Id>,
-    /// A batch of which the socket has not taken all.
+    /// The rest of a batch that the socket has not taken.
     unsent: Chunk,
 }
 
 impl LinkCarrier {
-    /// A link port that is chosen now; its server has to answer within `timeout`.
+    /// Chooses a link port now; the server must answer within `timeout`.
     pub(super) fn new(target: LinkTarget, now: Time, timeout: Duration) -> LinkCarrier {
         LinkCarrier { target, is_opened: false, line: None, chosen_at: now, deadline: now + timeout }
     }
@@ -73,12 +72,12 @@ impl LinkCarrier {
         now.since(self.chosen_at)
     }
 
-    /// The host was told to connect.
+    /// Whether the host has been asked to connect, so that there may be a socket.
     pub(super) fn is_opened(&self) -> bool {
         self.is_opened
     }
 
-    /// Where the host is to connect to, once.
+    /// The link port to connect to; `Some` only once.
     pub(super) fn poll_open(&mut self) -> Option<&LinkTarget> {
         (!core::mem::replace(&mut self.is_opened, true)).then_some(&self.target)
     }
@@ -111,14 +110,14 @@ impl LinkCarrier {
         self.line.as_ref().is_some_and(|line| line.link.carries_sessions())
     }
 
-    /// Asks the server for a sign of life.
+    /// Probes the server.
     pub(super) fn ask(&mut self, session: &mut ClientSession) {
         if let Some(Line { link, id: Some(id), .. }) = &mut self.line {
             session.ask(&mut OnOpenerLink { link, id: *id, pending_bytes_max: PENDING_BYTES_MAX });
         }
     }
 
-    /// Gathers what the session says, its first words included, unless a batch waits for the socket already.
+    /// Fills a batch with the session's messages, the opening message first, unless a batch waits for the socket already.
     pub(super) fn fill(&mut self, now: Time, session: &mut ClientSession, ear: &mut impl Eavesdropper) {
         let Some(line) = self.line.as_mut().filter(|line| line.unsent.is_empty()) else { return };
         if line.id.is_none() && line.link.is_established() {
@@ -145,7 +144,7 @@ impl LinkCarrier {
         }
     }
 
-    /// What the socket is to have next.
+    /// The next bytes for the socket.
     pub(super) fn unsent(&self) -> Option<&[u8]> {
         self.line.as_ref().map(|line| line.unsent.as_slice()).filter(|bytes| !bytes.is_empty())
     }
@@ -159,12 +158,12 @@ impl LinkCarrier {
         }
     }
 
-    /// Whether the socket has not taken all of a batch.
+    /// Whether bytes of a batch wait for the socket.
     pub(super) fn has_unsent(&self) -> bool {
         self.unsent().is_some()
     }
 
-    /// Bytes of memory that hold what the socket has not taken, and what has come of an incomplete record.
+    /// Bytes of memory that hold bytes for the socket and the received part of an incomplete record.
     pub(super) fn held_bytes(&self) -> usize {
         let Some(Line { link, unsent, .. }) = &self.line else { return 0 };
         let waiting = if link.pending() == 0 { link.held_incomplete() } else { link.held() };
@@ -172,7 +171,7 @@ impl LinkCarrier {
     }
 }
 
-/// A carrier that somebody listens to.
+/// A carrier whose control messages an [`Eavesdropper`] sees.
 struct Heard<'a, E> {
     carrier: OnOpenerLink<'a>,
     ear: &'a mut E,

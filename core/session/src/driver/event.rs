@@ -1,4 +1,4 @@
-//! What a session tells its user.
+//! Events and outcomes of a session.
 
 use alloc::collections::VecDeque;
 use core::fmt;
@@ -9,47 +9,47 @@ use spillway_batch::{CloseReason, LinkError, RefuseReason};
 
 use crate::client::CarrierError;
 
-/// Something that happened. The driver goes on without an answer. `E` is the error of the host's
-/// sockets.
+/// Something that happened to a session; no answer is needed. `E` is the error type of the host's sockets.
 #[derive(Debug)]
 pub enum SessionEvent<E> {
     /// This link port carries the session from now on.
     Moved(SocketAddr),
-    /// This one does not any more, or did not come to it. Another is tried.
+    /// This link port no longer carries the session, or the attempt at it failed. Another is tried unless the session has
+    /// ended.
     CarrierLost {
-        /// Which.
+        /// The link port.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         why: CarrierLoss<E>,
     },
     /// The server's application accepted the session.
     Accepted,
-    /// `send` has room again after it took less than it was given.
+    /// There is room to write again, after [`Driver::write`](super::Driver::write) took less than it was given.
     Room,
 }
 
-/// Why a carrier carries a session no more.
+/// Why a session left a carrier.
 #[derive(Debug)]
 pub enum CarrierLoss<E> {
-    /// Its socket failed.
+    /// The socket failed.
     Socket(E),
-    /// The other side closed it.
+    /// The other side closed the socket.
     Closed,
-    /// It was silent for so long.
+    /// The carrier was silent for this time.
     Silent(Duration),
-    /// Its link broke the rules, or did not authenticate.
+    /// The link violated the protocol, or did not authenticate.
     Link(LinkError),
     /// The server, or a helper, speaks a version without sessions.
     TooOld,
-    /// What it said of the session cannot be.
+    /// The carrier's other end sent something invalid for this session.
     Carrier(CarrierError),
-    /// It was refused.
+    /// The carrier was refused.
     Refused(RefuseReason),
-    /// It wants to go away.
+    /// The helper or server drains the link.
     Drain,
-    /// The server wants the session elsewhere: with a helper, or without.
+    /// The server asked the session to move: to a helper, or back to the server's own port.
     SentAway,
-    /// The application asked for another one, or closed.
+    /// The application chose another link port, or the session was given up.
     Asked,
 }
 
@@ -70,13 +70,13 @@ impl<E: fmt::Display> fmt::Display for CarrierLoss<E> {
     }
 }
 
-/// The server does not know the session any more: it was restarted, or the session expired. What was sent and not
-/// acknowledged has an unknown outcome.
+/// The server does not know the session any more: it was restarted, or the session expired. Bytes that were sent and not
+/// acknowledged have an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone {
     /// The server is known to have received all bytes up to this offset.
     pub acknowledged: u64,
-    /// Bytes were sent up to this one.
+    /// The application had written bytes up to this offset.
     pub written: u64,
 }
 
@@ -96,7 +96,7 @@ impl core::error::Error for Gone {}
 /// How the incoming direction has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEnd {
-    /// The server sends no more, or has closed in order.
+    /// The server sends no more, or has closed with [`CloseReason::Normal`].
     InOrder,
     /// The session was closed for another reason.
     Reset(CloseReason),
@@ -104,13 +104,13 @@ pub enum SessionEnd {
     Refused,
     /// The server does not know the session any more.
     Gone(Gone),
-    /// Nothing has carried the session for too long.
+    /// The session was without an answering carrier for too long.
     GivenUp,
-    /// The server's own port refuses connections: its process is gone, and the session with it, if there was one.
+    /// The server's own port refuses connections: its process has ended, and the session, if there was one, is lost.
     Absent(Option<Gone>),
 }
 
-/// Events that wait to be polled. When there are too many, the oldest are dropped.
+/// Events that wait to be polled. Beyond [`Events::MAX`] the oldest are dropped.
 #[derive(Debug)]
 pub(super) struct Events<E>(VecDeque<SessionEvent<E>>);
 

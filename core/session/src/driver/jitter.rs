@@ -1,11 +1,11 @@
-//! Randomness that keeps clients apart in time: seeded once, never for secrets.
+//! Seeded random numbers that spread clients in time; not for secrets.
 
-/// Marsaglia's xorshift64. Not `spillway_parts::Random`: recorded seeds of the simulator would mean other worlds.
+/// Marsaglia's xorshift64. Not `spillway_parts::Random`, with which recorded simulator seeds would give other runs.
 #[derive(Clone, Debug)]
 pub struct Jitter(u64);
 
 impl Jitter {
-    /// Two clients with different seeds wait different times.
+    /// A generator with this seed; its lowest bit is ignored.
     pub fn seeded(seed: u64) -> Jitter {
         Jitter(seed | 1)
     }
@@ -18,7 +18,7 @@ impl Jitter {
         self.0
     }
 
-    /// From 0 to 1, less than 1.
+    /// A number of at least 0 and less than 1.
     pub fn fraction(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }

@@ -1,4 +1,4 @@
-//! The driver of one session: its parts, and what connects them.
+//! The driver of one session: connects its parts.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -18,21 +18,21 @@ use crate::client::{ClientEvent, ClientSession};
 use crate::stream::StreamEvent;
 use crate::vigil::{Doubt, Patience, Vigil};
 
-/// What the host of a driver has to do with its one socket.
+/// What a driver's host must do with its one socket.
 #[derive(Clone, Copy, Debug)]
 pub enum Action<'a> {
-    /// Close it: its carrier was left.
+    /// Close the socket: the session has left its carrier.
     Close,
-    /// Begin to connect to this link port. [`Driver::handle_connected`], [`Driver::handle_failed`] or
-    /// [`Driver::handle_closed`] tells how that ended.
+    /// Begin to connect to this link port. Report the outcome by [`Driver::handle_connected`], [`Driver::handle_failed`] or
+    /// [`Driver::handle_closed`].
     Open(&'a LinkTarget),
 }
 
-/// One session and whatever carries it now. `E` is the error of the host's sockets.
+/// One session and its present carrier. `E` is the error type of the host's sockets.
 ///
-/// The host owns at most one socket at a time. After each verb it gives the socket what
-/// [`poll_transmit`](Self::poll_transmit) has, and then does what [`poll_action`](Self::poll_action) says. It calls
-/// [`handle_timeout`](Self::handle_timeout) at [`poll_timeout`](Self::poll_timeout), and for bytes that came:
+/// The host owns at most one socket at a time. After each call it writes the bytes of
+/// [`poll_transmit`](Self::poll_transmit) to the socket, and then carries out [`poll_action`](Self::poll_action). It calls
+/// [`handle_timeout`](Self::handle_timeout) at [`poll_timeout`](Self::poll_timeout), and for received bytes
 /// [`unseal`](Self::unseal) once, then [`decompose`](Self::decompose) and [`handle`](Self::handle) in turns.
 #[derive(Debug)]
 pub struct Driver<E> {
@@ -41,24 +41,23 @@ pub struct Driver<E> {
     vigil: Vigil,
     attach_timeout: Duration,
     carrier: Option<LinkCarrier>,
-    /// The host's socket belongs to a carrier that was left.
+    /// The host's socket belongs to a carrier that the session has left, and must be closed.
     closes: bool,
     end: Option<SessionEnd>,
-    /// No carrier is looked for any more.
+    /// No further carrier is tried.
     is_given_up: bool,
-    /// The application writes no more, or the server has closed.
     is_finished: bool,
-    /// The last write was taken in part only.
+    /// The last [`write`](Self::write) took less than all.
     wants_room: bool,
     events: Events<E>,
 }
 
 impl<E> Driver<E> {
-    /// A session that is opened at the first of these link ports when [`handle_timeout`](Self::handle_timeout) is called
-    /// for the first time; the others are tried in turn. All of them lead to the same server, which must accept the
-    /// first one's key of clients. `id` are fresh random bytes, never used before; `seed` spreads clients in time.
+    /// A session that opens at the first of these link ports at the first [`handle_timeout`](Self::handle_timeout); the
+    /// others are tried in turn. All must lead to the same server, which must accept the first target's client key.
+    /// `id`: fresh random bytes, never used before; `seed` spreads clients in time.
     ///
-    /// `None` without a link port.
+    /// `None` if `targets` is empty.
     pub fn new(
         now: Time,
         targets: Vec<LinkTarget>,
@@ -84,8 +83,8 @@ impl<E> Driver<E> {
 
     // The application's side.
 
-    /// Takes a prefix of `bytes` and returns its length; [`SessionEvent::Room`] follows when it was less than all. What is
-    /// taken is kept until the server has it, on whatever carrier.
+    /// Takes a prefix of `bytes` and returns its length; [`SessionEvent::Room`] follows when it was less than all. These
+    /// bytes are kept, and sent on any carrier, until the server has acknowledged them.
     ///
     /// # Errors
     /// How the session has ended; [`SessionEnd::InOrder`] also after [`finish`](Self::finish).
@@ -108,19 +107,19 @@ impl<E> Driver<E> {
     /// The application has read this many bytes.
     ///
     /// # Errors
-    /// More than were received; nothing has changed, then.
+    /// `bytes` exceeds the unread bytes; nothing has changed.
     pub fn consumed(&mut self, bytes: usize) -> Result<(), ConsumedTooMuch> {
         self.session.consumed(bytes)
     }
 
-    /// Sends no more; replies still come.
+    /// Ends the outgoing direction; replies still arrive.
     pub fn finish(&mut self) {
         self.is_finished = true;
         self.session.finish();
     }
 
-    /// Closes. What was written still reaches the server if the driver is kept until it [is over](Self::is_over), unless
-    /// the reason is not [`CloseReason::Normal`]. A closed session stays on its carrier, also when that asks it to leave:
+    /// Closes the session. With [`CloseReason::Normal`] written bytes still reach the server if the driver is kept until the
+    /// session [is over](Self::is_over); other reasons drop them. A closed session stays on a carrier that drains, because
     /// a move would race with the server's answer.
     pub fn close(&mut self, reason: CloseReason) {
         self.is_finished = true;
@@ -128,7 +127,7 @@ impl<E> Driver<E> {
         self.session.close(reason);
     }
 
-    /// Moves to one of the link ports, by index, at once. Returns whether there is such a one.
+    /// Moves to the link port with this index at once. Returns whether the index is valid.
     pub fn move_to(&mut self, now: Time, route: usize) -> bool {
         if route >= self.schedule.route_count() {
             return false;
@@ -139,8 +138,8 @@ impl<E> Driver<E> {
         true
     }
 
-    /// Other link ports from now on, in the order in which they are to be tried; the present carrier stays in use, be it
-    /// among them or not. Returns whether there is any: without one nothing changes.
+    /// Replaces the link ports, in the order in which to try them; the present carrier stays in use, even if it is not
+    /// among them. Returns false, and changes nothing, if `targets` is empty.
     pub fn set_targets(&mut self, targets: Vec<LinkTarget>) -> bool {
         if targets.is_empty() {
             return false;
@@ -149,7 +148,7 @@ impl<E> Driver<E> {
         true
     }
 
-    /// Another patience with carriers, from the next one on; the present one is watched anew.
+    /// Changes the timeouts: `patience` watches the present carrier anew, `attach_timeout` holds from the next carrier on.
     pub fn set_patience(&mut self, now: Time, patience: Patience, attach_timeout: Duration) {
         self.vigil = Vigil::new(patience, now);
         self.attach_timeout = attach_timeout;
@@ -157,7 +156,7 @@ impl<E> Driver<E> {
 
     // The host's side.
 
-    /// What to do with the socket. Ask until `None`.
+    /// What to do with the socket. Call until `None`.
     #[must_use]
     pub fn poll_action(&mut self) -> Option<Action<'_>> {
         if core::mem::take(&mut self.closes) {
@@ -166,14 +165,14 @@ impl<E> Driver<E> {
         self.carrier.as_mut()?.poll_open().map(Action::Open)
     }
 
-    /// The socket is connected. `client`: its own address; `fresh`: randomness for the link's handshake.
+    /// The socket is connected. `client`: the socket's local address; `fresh`: randomness for the link's handshake.
     pub fn handle_connected(&mut self, now: Time, client: SocketAddr, fresh: Fresh) {
         if let Some(carrier) = &mut self.carrier {
             carrier.connected(now, client, fresh);
         }
     }
 
-    /// The socket failed, or could not be made. `is_refused`: the link port's host refused the connection.
+    /// The socket failed, or could not be created. `is_refused`: the link port's host refused the connection.
     pub fn handle_failed(&mut self, now: Time, error: E, is_refused: bool) {
         self.lose_carrier(now, CarrierLoss::Socket(error), is_refused);
     }
@@ -183,7 +182,7 @@ impl<E> Driver<E> {
         self.lose(now, CarrierLoss::Closed);
     }
 
-    /// What came on the socket, ready to be [taken apart](Self::decompose).
+    /// Decrypts bytes that the socket received into input for [`decompose`](Self::decompose).
     pub fn unseal<'a>(&mut self, now: Time, wire: &'a [u8], scratch: &'a mut Scratch) -> &'a [u8] {
         match &mut self.carrier {
             Some(carrier) => carrier.unseal(now, wire, scratch),
@@ -191,7 +190,7 @@ impl<E> Driver<E> {
         }
     }
 
-    /// Takes the next event off the front of `input`, to be given to [`handle`](Self::handle). `None` when all of `input`
+    /// Takes the next event off the front of `input`; pass it to [`handle`](Self::handle). `None` when all of `input`
     /// is used up, or the carrier is lost.
     #[must_use]
     pub fn decompose<'a>(&mut self, now: Time, input: &mut &'a [u8]) -> Option<OpenerEvent<'a>> {
@@ -204,7 +203,8 @@ impl<E> Driver<E> {
         None
     }
 
-    /// Something came on the carrier. Returns bytes for the application, which says [`consumed`](Self::consumed) later.
+    /// Handles an event of the carrier. Returns bytes for the application; call [`consumed`](Self::consumed) after it has
+    /// read them.
     pub fn handle<'a>(&mut self, now: Time, event: OpenerEvent<'a>) -> Option<&'a [u8]> {
         let outcome = match event {
             OpenerEvent::Established { connections_max } => self.established(connections_max),
@@ -219,7 +219,7 @@ impl<E> Driver<E> {
                 Err(error) => Err(CarrierLoss::Carrier(error)),
             },
             OpenerEvent::Drain { deadline_ms } => self.drained(now, deadline_ms),
-            // Of connections that are not relayed: there are none on this link.
+            // Events of connections that are not relayed; this link has only a relayed one.
             OpenerEvent::Accepted { .. }
             | OpenerEvent::Refused { .. }
             | OpenerEvent::Data { .. }
@@ -233,14 +233,14 @@ impl<E> Driver<E> {
         None
     }
 
-    /// What to give the socket next; say [`sent`](Self::sent) how much of it the socket took. Ask until `None`, or until
-    /// the socket takes less than all.
+    /// The next bytes for the socket; report by [`sent`](Self::sent) how many it took. Call until `None`, or until the
+    /// socket takes less than all.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Time) -> Option<&[u8]> {
         self.poll_transmit_heard(now, &mut ())
     }
 
-    /// As [`poll_transmit`](Self::poll_transmit), while somebody listens.
+    /// As [`poll_transmit`](Self::poll_transmit), with an [`Eavesdropper`].
     #[must_use]
     pub fn poll_transmit_heard(&mut self, now: Time, ear: &mut impl Eavesdropper) -> Option<&[u8]> {
         let carrier = self.carrier.as_mut()?;
@@ -261,12 +261,12 @@ impl<E> Driver<E> {
         }
     }
 
-    /// Whether the socket is to be watched until it takes more.
+    /// Whether bytes wait for the socket to become writable.
     pub fn has_unsent(&self) -> bool {
         self.carrier.as_ref().is_some_and(LinkCarrier::has_unsent)
     }
 
-    /// What happened. Ask until `None`.
+    /// The next event. Call until `None`.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<SessionEvent<E>> {
         self.events.pop()
@@ -287,7 +287,7 @@ impl<E> Driver<E> {
         [self.schedule.poll_timeout(is_attached), carrier, owed].into_iter().flatten().min()
     }
 
-    /// Does what is due.
+    /// Handles expired timers, and tries the next link port if its time has come.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.is_over() {
             return;
@@ -310,24 +310,24 @@ impl<E> Driver<E> {
         self.look_after(now);
     }
 
-    // What it is like.
+    // State.
 
     /// The link port that carries the session now.
     pub fn carrier(&self) -> Option<SocketAddr> {
         self.carrier.as_ref().filter(|_| self.session.is_attached()).map(LinkCarrier::address)
     }
 
-    /// How the incoming direction has ended. Bytes that [`handle`](Self::handle) returned came before.
+    /// How the incoming direction has ended. Bytes that [`handle`](Self::handle) returned precede the end.
     pub fn end(&self) -> Option<SessionEnd> {
         self.end
     }
 
-    /// Whether our application has closed it, or it was closed in answer to the server.
+    /// Whether this end has closed the session: the application, or the driver in answer to the server.
     pub fn is_closed_here(&self) -> bool {
         self.session.is_closed_here()
     }
 
-    /// Whether nothing more comes of it.
+    /// Whether the session has ended and the driver can be dropped.
     pub fn is_over(&self) -> bool {
         self.session.is_over() || self.is_given_up
     }
@@ -337,25 +337,25 @@ impl<E> Driver<E> {
         self.session.id()
     }
 
-    /// Bytes written that are not known to have arrived.
+    /// Bytes written and not acknowledged.
     pub fn kept(&self) -> usize {
         self.session.kept()
     }
 
-    /// Bytes of memory that hold [`kept`](Self::kept) bytes, and what the socket has not taken. Empty buffers do not count:
-    /// they keep a few KiB at most.
+    /// Bytes of memory that hold [`kept`](Self::kept) bytes and bytes that the socket has not taken. Empty buffers do not
+    /// count: they take a few KiB at most.
     pub fn held_bytes(&self) -> usize {
         self.session.kept_held() + self.carrier.as_ref().map_or(0, LinkCarrier::held_bytes)
     }
 
-    // What connects the parts.
+    // Connections between the parts.
 
     fn established(&mut self, connections_max: u32) -> Result<(), CarrierLoss<E>> {
         let carries = self.carrier.as_ref().is_some_and(LinkCarrier::carries_sessions);
         if carries && connections_max > 0 { Ok(()) } else { Err(CarrierLoss::TooOld) }
     }
 
-    /// Takes note of what the session says. An error has the carrier left.
+    /// Handles an event of the session. The caller leaves the carrier on an error.
     fn note(&mut self, now: Time, event: ClientEvent) -> Result<(), CarrierLoss<E>> {
         match event {
             ClientEvent::Attached { room } => {
@@ -398,26 +398,26 @@ impl<E> Driver<E> {
         }
     }
 
-    /// The carrier goes away within this time.
+    /// The carrier drains and ends within this time.
     fn drained(&mut self, now: Time, deadline_ms: u32) -> Result<(), CarrierLoss<E>> {
         let deadline = Duration::from_millis(deadline_ms.into());
         let may_stay = self.stays() || self.schedule.drained(now, deadline, self.session.is_attached());
         if may_stay { Ok(()) } else { Err(CarrierLoss::Drain) }
     }
 
-    /// The server wants the session elsewhere within this time.
+    /// The server asks the session to move to another carrier within this time.
     fn sent_away(&mut self, now: Time, deadline_ms: u32) {
         if !self.stays() {
             self.schedule.sent_away(now, Duration::from_millis(deadline_ms.into()));
         }
     }
 
-    /// Whether the session ends on this carrier: it has closed, and the server's answer comes here.
+    /// Whether the session stays until its end: it has closed, and the server's answer arrives on this carrier.
     fn stays(&self) -> bool {
         self.session.is_closed_here() && self.session.is_attached()
     }
 
-    /// Leaves the carrier; the next route is tried when its time has come.
+    /// Leaves the carrier and schedules the next attempt.
     fn lose(&mut self, now: Time, why: CarrierLoss<E>) {
         self.lose_carrier(now, why, false);
     }
@@ -431,7 +431,7 @@ impl<E> Driver<E> {
         }
     }
 
-    /// Leaves the carrier, if there is one.
+    /// Leaves the carrier, if any, without scheduling an attempt.
     fn leave(&mut self, now: Time, why: CarrierLoss<E>) {
         if let Some(address) = self.drop_carrier() {
             self.events.push(SessionEvent::CarrierLost { address, why });
@@ -446,7 +446,7 @@ impl<E> Driver<E> {
         Some(carrier.address())
     }
 
-    /// Leaves a carrier on which no server has answered, because it is the session's turn to return to the server.
+    /// Leaves a carrier on which the server has not answered, because the session may return to the server's own port now.
     fn leave_for_turn(&mut self, now: Time) {
         if let Some(carrier) = &self.carrier {
             let silent = carrier.age(now);
@@ -454,7 +454,7 @@ impl<E> Driver<E> {
         }
     }
 
-    /// Leaves a carrier that has been silent for too long, after it was asked for a sign of life.
+    /// Leaves a carrier that missed its attach deadline, probes a silent one, and leaves it if the probe has no answer.
     fn look_after(&mut self, now: Time) {
         let Some(carrier) = &mut self.carrier else { return };
         if !self.session.is_attached() {
@@ -474,7 +474,7 @@ impl<E> Driver<E> {
     fn give_up(&mut self, now: Time, how: GiveUp) {
         let gone = Gone { acknowledged: self.session.acknowledged(), written: self.session.written() };
         self.end = Some(match how {
-            // Only the server's *close* is missing.
+            // The server has acknowledged everything; only its *close* is missing.
             _ if self.session.has_closed_complete() => SessionEnd::InOrder,
             GiveUp::Silent => SessionEnd::GivenUp,
             GiveUp::Absent { was_attached } => SessionEnd::Absent(was_attached.then_some(gone)),

@@ -1,10 +1,10 @@
-//! A client's session and the carriers that it moves between, without sockets: what the client library, the sidecar and
-//! the simulator run.
+//! A client's session and the carriers that it moves between, without sockets. The client library, the sidecar and the
+//! simulator run it.
 //!
-//! - [`machine`]: the [`Driver`] itself, which ties the parts together
+//! - [`machine`]: the [`Driver`] itself, which connects the parts
 //! - [`schedule`]: which link port is tried next and when; [`absence`]: whether the server's process has ended
 //! - [`carrier`]: the link that carries the session now
-//! - [`event`], [`settings`], [`target`], [`jitter`]: what goes in and out
+//! - [`event`], [`settings`], [`target`], [`jitter`]: inputs and outputs
 
 mod absence;
 mod carrier;

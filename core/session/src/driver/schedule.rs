@@ -1,4 +1,4 @@
-//! Which link port is tried next and when, when a carrier that still works is left, and when the session is given up.
+//! Schedules the attempts at link ports, the departure from a carrier that still works, and the end of a session's patience.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -12,29 +12,29 @@ use super::settings::SessionSettings;
 use super::target::LinkTarget;
 use crate::routes::Routes;
 
-/// When the present carrier is to be left although it works.
+/// When to leave a carrier that still works.
 #[derive(Clone, Copy, Debug)]
 struct Departure {
     at: Time,
-    /// To this route, because the server asked for it; or to the next one, because the carrier goes away.
+    /// The route that the server asked for; `None` for the next one, because the carrier drains.
     route: Option<usize>,
 }
 
-/// Why a carrier that works is left.
+/// Why the session leaves a carrier that still works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leaving {
-    /// The carrier goes away.
+    /// The carrier drains.
     Drain,
-    /// The server wants the session elsewhere.
+    /// The server asked the session to move.
     SentAway,
 }
 
-/// What the driver does when its patience has ended.
+/// Why the driver gives the session up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GiveUp {
-    /// Nothing has carried the session for too long.
+    /// The session was detached for too long.
     Silent,
-    /// The server's own port refuses connections. Whether a server has ever answered.
+    /// The server's own port refuses connections. `was_attached`: a server has answered on some carrier before.
     Absent { was_attached: bool },
 }
 
@@ -44,10 +44,9 @@ pub(super) struct Schedule {
     server_port: Option<SocketAddr>,
     routes: Routes,
     jitter: Jitter,
-    /// When the next route is tried.
     retry_at: Option<Time>,
     departure: Option<Departure>,
-    /// Since when no server has answered on any carrier.
+    /// When the session became detached; `None` while it is attached.
     detached_since: Option<Time>,
     absence: Absence,
     give_up_after: Duration,
@@ -55,7 +54,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// The first of these targets is tried at once. There is at least one.
+    /// The first target is tried at once. `targets` is not empty.
     pub(super) fn new(
         now: Time,
         targets: Vec<LinkTarget>,
@@ -88,43 +87,43 @@ impl Schedule {
         self.absence.attached(self.is_own(address));
     }
 
-    /// Nothing carries the session any more.
+    /// The session is detached: no carrier.
     pub(super) fn detached(&mut self, now: Time) {
         self.departure = None;
         self.detached_since.get_or_insert(now);
     }
 
-    /// An attempt at this address failed, or what it carried is lost.
+    /// An attempt at this address failed, or the carrier through it is lost.
     pub(super) fn note_lost(&mut self, now: Time, address: SocketAddr, is_refused: bool) {
         if self.is_own(address) {
             self.absence.own_lost(now, is_refused);
         }
     }
 
-    /// The next route is tried, when its time has come.
+    /// Schedules the attempt at the next route.
     pub(super) fn retry(&mut self, now: Time) {
         let jitter = &mut self.jitter;
         self.retry_at = Some(self.routes.lost(now, || jitter.fraction()).at);
     }
 
-    /// This route is tried at once.
+    /// Schedules an attempt at this route now.
     pub(super) fn choose(&mut self, now: Time, route: usize) {
         self.routes.choose(route);
         self.retry_at = Some(now);
     }
 
-    /// Nothing is tried any more.
+    /// Cancels all attempts and the departure.
     pub(super) fn stop(&mut self) {
         self.retry_at = None;
         self.departure = None;
     }
 
-    /// The carrier that works is not left any more.
+    /// Cancels the departure from a carrier that still works.
     pub(super) fn stay(&mut self) {
         self.departure = None;
     }
 
-    /// The helper that carries the session goes away within this time. Whether the session may stay for a while.
+    /// The helper that carries the session drains within this time. Returns whether the session may stay for a while.
     pub(super) fn drained(&mut self, now: Time, deadline: Duration, is_attached: bool) -> bool {
         match self.routes.drained(now, deadline, self.jitter.fraction()) {
             Some(at) if is_attached => {
@@ -135,14 +134,14 @@ impl Schedule {
         }
     }
 
-    /// The server wants the session elsewhere within this time: with a helper, or without.
+    /// The server asks the session to move within this time: to a helper, or back to the server's own port.
     pub(super) fn sent_away(&mut self, now: Time, deadline: Duration) {
         if let Some(away) = self.routes.sent_away(now, deadline, self.jitter.fraction()) {
             self.departure = Some(Departure { at: away.at, route: Some(away.route) });
         }
     }
 
-    /// Whether a carrier that works is to be left now; with [`Leaving::SentAway`] the next route is chosen already.
+    /// Why to leave the working carrier now, if its time has come; [`Leaving::SentAway`] has also chosen the next route.
     pub(super) fn poll_leave(&mut self, now: Time) -> Option<Leaving> {
         let Departure { route, .. } = self.departure.take_if(|departure| departure.at <= now)?;
         let Some(route) = route else { return Some(Leaving::Drain) };
@@ -150,7 +149,7 @@ impl Schedule {
         Some(Leaving::SentAway)
     }
 
-    /// Whether it is the session's turn to return to the server, whatever is tried meanwhile.
+    /// Whether the session's time to return to the server's own port has come; its attempt replaces any other.
     pub(super) fn take_turn(&mut self, now: Time) -> bool {
         let is_turn = self.routes.take_turn(now).is_some();
         if is_turn {
@@ -159,7 +158,7 @@ impl Schedule {
         is_turn
     }
 
-    /// The link port to try now, if it is time.
+    /// The link port to try now, if an attempt is due.
     pub(super) fn poll_target(&mut self, now: Time) -> Option<LinkTarget> {
         self.retry_at.take_if(|at| *at <= now)?;
         let target = self.targets.get(self.routes.attempt());
@@ -167,20 +166,20 @@ impl Schedule {
         target.cloned()
     }
 
-    /// Other link ports from now on; not empty. `carrier`: the address of the present one, if there is one.
+    /// Replaces the link ports; `targets` is not empty. `carrier`: the address of the present carrier, if any.
     pub(super) fn replace(&mut self, targets: Vec<LinkTarget>, carrier: Option<SocketAddr>) {
         let tried = self.targets.get(self.routes.at()).map(|target| target.address);
         let present = carrier.or(tried);
         let at = targets.iter().position(|target| Some(target.address) == present);
         self.routes.replace(targets.len(), own_of(&targets, self.server_port), at);
         self.targets = targets;
-        // The server asked for one of the old routes: the same way leads to one of the new ones.
+        // The departure names a route by its old index: choose the corresponding route of the new list.
         if let Some(Departure { route: route @ Some(_), .. }) = &mut self.departure {
             *route = self.routes.sent_away(Time::ZERO, Duration::ZERO, 0.0).map(|away| away.route);
         }
     }
 
-    /// When and how the session is given up if nothing carries it until then.
+    /// When and why the session is given up unless it is attached before.
     fn give_up(&self) -> Option<(Time, GiveUp)> {
         let silent = (self.detached_since? + self.give_up_after, GiveUp::Silent);
         let was_attached = self.absence.was_attached();
@@ -189,12 +188,12 @@ impl Schedule {
         [Some(silent), absent].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    /// Whether the session is given up now.
+    /// Why to give the session up now, if it is due.
     pub(super) fn poll_give_up(&self, now: Time) -> Option<GiveUp> {
         self.give_up().filter(|(at, _)| *at <= now).map(|(_, how)| how)
     }
 
-    /// When something of this is due.
+    /// When the next attempt, departure or end of patience is due.
     pub(super) fn poll_timeout(&self, is_attached: bool) -> Option<Time> {
         let turn = self.routes.turn().filter(|_| !is_attached);
         let departure = self.departure.map(|departure| departure.at);
@@ -207,7 +206,7 @@ impl Schedule {
     }
 }
 
-/// Which of the targets is the server's own.
+/// The index of the server's own port.
 fn own_of(targets: &[LinkTarget], server_port: Option<SocketAddr>) -> Option<usize> {
     targets.iter().position(|target| Some(target.address) == server_port)
 }

@@ -1,4 +1,4 @@
-//! Bounds of sessions.
+//! Settings of a client's session.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -7,24 +7,24 @@ use crate::routes::Pace;
 use crate::stream::StreamLimits;
 use crate::vigil::Patience;
 
-/// Bounds of a session.
+/// Bounds and timeouts of a client's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionSettings {
-    /// Of both directions.
+    /// Bounds of both directions.
     pub stream: StreamLimits,
-    /// How long a carrier may be silent.
+    /// How long a carrier may be silent before the session leaves it.
     pub patience: Patience,
-    /// How long a carrier may take until the server has answered on it.
+    /// How long the server may take to answer on a new carrier.
     pub attach_timeout: Duration,
-    /// Without a carrier for so long, the session is given up.
+    /// After this time without an answering carrier, the session is given up.
     pub give_up_after: Duration,
-    /// When the server's own link port refuses connections and nothing carries the session for so long, its server is
-    /// taken for gone. Only where [`server_port`](Self::server_port) is known.
+    /// After this time of refusals at the server's own link port without a carrier, the server's process counts as ended.
+    /// Only where [`server_port`](Self::server_port) is known.
     pub refused_patience: Duration,
-    /// Which of the routes is the server's own link port. The others are helpers', and are tried first; when none is
-    /// left, sessions return to this one spread over time.
+    /// Address of the route that is the server's own link port. The other routes lead to helpers, which are tried first
+    /// after a loss; when all have failed, sessions return to this port at the times of `pace`.
     pub server_port: Option<SocketAddr>,
-    /// Over how much time.
+    /// How sessions spread their return to the server's own port.
     pub pace: Pace,
 }
 

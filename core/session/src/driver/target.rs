@@ -11,17 +11,17 @@ use spillway_batch::{Encryption, Limits, OpenerConfig, PolicyKind, Role};
 pub struct LinkTarget {
     /// The link port's address.
     pub address: SocketAddr,
-    /// The key that it accepts of clients. For a link port on loopback without keys: [`Key::loopback_only`].
+    /// A client key that the link port accepts. For a link port on loopback without keys: [`Key::loopback_only`].
     pub key: Key,
-    /// Which server is wanted, where a helper's link port serves several; `None` for the only one.
+    /// The server to reach, where a helper's link port serves several; `None` for the only one.
     pub server: Option<SocketAddr>,
     /// Whether links to it are encrypted.
     pub encryption: Encryption,
 }
 
 impl LinkTarget {
-    /// How a link for one connection is opened: messages leave without delay, and the handshake has no timeout of its
-    /// own because the user of the link sets a deadline.
+    /// The configuration of a link for one connection: messages leave without delay, and the handshake has no timeout of
+    /// its own because the user of the link sets a deadline.
     pub fn opener(&self, limits: Limits) -> OpenerConfig {
         OpenerConfig {
             role: Role::Client,

@@ -1,4 +1,4 @@
-//! Which sessions have something for their carriers: now, or when time has passed.
+//! Which sessions have something to send: now, or at a later time.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -7,23 +7,23 @@ use spillway_transport::Time;
 
 use crate::slots::SessionHandle;
 
-/// The list of sessions that have something for their carriers, and the queue of acknowledgements that are due later. Both
-/// name slots, each at most once.
+/// The list of sessions that have something to send, and the queue of acknowledgements that are due later. Each slot is
+/// at most once in either.
 #[derive(Debug, Default)]
 pub(super) struct Owing {
-    /// By slot.
+    /// Indexed by slot.
     notes: Vec<Note>,
-    /// The last one is dirty; of others, some are clean by now.
+    /// Slots on the list. The last one is dirty; others may have been cleaned.
     dirty: VecDeque<u32>,
-    /// In order: acknowledgements have all the same delay. Not `spillway_parts::Delays`: each slot is in it at most once, so
-    /// there is nothing to remove, and the caller knows the time and not the delay.
+    /// In order of time, as all acknowledgements have the same delay. Not `spillway_parts::Delays`: each slot is queued at
+    /// most once, so there are no stale entries to remove, and the caller knows the time and not the delay.
     late: VecDeque<(Time, u32)>,
 }
 
-/// What is noted of a slot.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Note {
-    /// Which session has it.
+    /// The slot's session.
     session: Option<SessionHandle>,
     is_dirty: bool,
     is_on_list: bool,
@@ -31,7 +31,7 @@ struct Note {
 }
 
 impl Owing {
-    /// The session has something for its carrier.
+    /// The session has something to send.
     pub(super) fn mark(&mut self, session: SessionHandle) {
         let note = self.note(session);
         note.is_dirty = true;
@@ -40,10 +40,10 @@ impl Owing {
         }
     }
 
-    /// The session's carrier has been given all, or the session is over.
+    /// The session has nothing more to send, or is over.
     pub(super) fn clean(&mut self, session: SessionHandle) {
         self.note(session).is_dirty = false;
-        // So that the list is short where the driver cleans sessions one by one.
+        // Keeps the list short for drivers that clean sessions one by one.
         while let Some(note) = self.dirty.back().and_then(|slot| self.notes.get_mut(*slot as usize))
             && !note.is_dirty
         {
@@ -52,7 +52,7 @@ impl Owing {
         }
     }
 
-    /// A session that was marked, which is clean after this.
+    /// Takes a marked session off the list; it is clean then.
     pub(super) fn poll_dirty(&mut self) -> Option<SessionHandle> {
         while let Some(slot) = self.dirty.pop_front() {
             let note = &mut self.notes[slot as usize];
@@ -64,19 +64,19 @@ impl Owing {
         None
     }
 
-    /// Whether a session is marked.
+    /// Whether any session is marked.
     pub(super) fn is_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    /// The session's client is to be told something at this time, unless that is noted already.
+    /// Schedules the session's acknowledgement at this time, unless one is scheduled already.
     pub(super) fn owe(&mut self, at: Time, session: SessionHandle) {
         if !core::mem::replace(&mut self.note(session).is_in_queue, true) {
             self.late.push_back((at, session.slot()));
         }
     }
 
-    /// A session whose time has come; or that has the slot of one whose time has come.
+    /// A session whose time has come, or the new session in the slot of one whose time has come.
     pub(super) fn pop_due(&mut self, now: Time) -> Option<SessionHandle> {
         while self.next()? <= now {
             let (_, slot) = self.late.pop_front()?;
@@ -89,7 +89,7 @@ impl Owing {
         None
     }
 
-    /// When the next one's time has come.
+    /// The time of the next scheduled acknowledgement.
     pub(super) fn next(&self) -> Option<Time> {
         self.late.front().map(|(at, _)| *at)
     }

@@ -1,4 +1,4 @@
-//! Where a server wants its sessions: with helpers, or at its own port (PostMan §5.3).
+//! Where an operator wants a server's sessions: with helpers, or at the server's own port (PostMan §5.3).
 
 use core::time::Duration;
 
@@ -6,7 +6,7 @@ use spillway_policy::Word;
 use spillway_wire::Control;
 use spillway_wire::preamble::Role;
 
-/// The operator's override, and how much time clients have for it.
+/// The operator's override, and how much time clients have to follow it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     word: Word,
@@ -14,7 +14,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Clients that are on the wrong carrier leave it at random times within this.
+    /// Clients on the wrong carrier leave it at random times within `within`.
     pub fn new(word: Word, within: Duration) -> Placement {
         Placement { word, within_ms: u32::try_from(within.as_millis()).unwrap_or(u32::MAX) }
     }
@@ -24,7 +24,7 @@ impl Placement {
         self.word
     }
 
-    /// What to say to a session that is carried by a link of this role, if it is on the wrong carrier.
+    /// The *drain* for a session on a link of this role, if that is the wrong carrier.
     pub fn drains(self, role: Role) -> Option<Control> {
         (self.word.wrong_role() == Some(role)).then_some(Control::Drain { deadline_ms: self.within_ms })
     }

@@ -1,5 +1,5 @@
-//! One client and one server's table over carriers that do everything wrong, and an oracle that knows both streams.
-#![allow(dead_code, reason = "every test program uses its own part")]
+//! One client and one server's table over faulty carriers, and an oracle that knows every byte of both streams.
+#![allow(dead_code, reason = "each test program uses only some of it")]
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -15,17 +15,17 @@ use spillway_wire::preamble::Role;
 use spillway_wire::session::SessionId;
 use spillway_wire::{CloseReason, Control, Kind};
 
-/// Small, so that bounds are met.
+/// Small limits, so that tests reach them.
 pub const LIMITS: StreamLimits = StreamLimits { window_bytes: 500, kept_bytes_max: 300 };
 
-/// What a carrier carries.
+/// A frame on a carrier.
 #[derive(Clone, Debug)]
 pub enum Frame {
     Data(Vec<u8>),
     Control(Control),
 }
 
-/// One virtual connection: two queues of frames that are under way.
+/// One virtual connection: the frames in flight in both directions.
 #[derive(Default)]
 pub struct Path {
     pub to_server: VecDeque<Frame>,
@@ -34,7 +34,7 @@ pub struct Path {
     pub is_closed: bool,
 }
 
-/// What bytes of a stream are: a function of where they are, and of the direction.
+/// The byte of a stream at this offset; `salt` differs by direction.
 fn byte_at(offset: u64, salt: u64) -> u8 {
     ((offset ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
@@ -81,13 +81,13 @@ pub struct World {
     pub paths: Vec<Path>,
     pub table: Sessions<usize>,
     pub session: Option<SessionHandle>,
-    /// Which paths the server's end knows as carriers.
+    /// The paths that the server knows as carriers.
     carried: HashMap<usize, SessionHandle>,
     pub server_app: App,
     pub ring: KeyRing,
     pub gone: Option<u64>,
     pub abandoned: bool,
-    /// First words that were ever said, for replays.
+    /// All opening messages of the client, for replays.
     pub said: Vec<Control>,
     pub refused: Vec<spillway_wire::RefuseReason>,
 }
@@ -127,7 +127,7 @@ impl World {
         Sessions::new(TableLimits { sessions_max: 4, stream: LIMITS, ..TableLimits::default() }, life << 32)
     }
 
-    /// The server loses everything.
+    /// The server restarts and loses all state.
     pub fn restart_server(&mut self) {
         self.table = World::table_of_life(2);
         self.carried.clear();
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// The client opens the session on a new carrier. What is under way on the old ones stays under way.
+    /// The client opens the session on a new carrier. Frames on the old ones stay in flight.
     pub fn connect(&mut self) -> usize {
         let words = self.client.open(self.now, client_address(), None);
         self.said.push(words);
@@ -158,7 +158,7 @@ impl World {
         path
     }
 
-    /// A carrier breaks: the client sees it, and the server too, with what was under way lost.
+    /// A carrier breaks, which both ends notice; its frames in flight are lost.
     pub fn cut(&mut self, path: usize) {
         self.paths[path].to_server.clear();
         self.paths[path].to_client.clear();
@@ -172,7 +172,7 @@ impl World {
         }
     }
 
-    /// Somebody says first words again, on a carrier of their own.
+    /// An attacker replays an opening message on a new carrier.
     pub fn replay(&mut self, words: Control) -> usize {
         self.paths.push(Path::default());
         let path = self.paths.len() - 1;
@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    /// The server gets the next frame of a path. Whether there was one.
+    /// The server receives the next frame of a path. Returns whether there was one.
     pub fn server_hears(&mut self, path: usize) -> bool {
         let Some(frame) = self.paths[path].to_server.pop_front() else { return false };
         if self.paths[path].is_closed {
@@ -340,7 +340,7 @@ impl World {
         }
     }
 
-    /// The client gets the next frame of the carrier that it reads. Whether there was one.
+    /// The client receives the next frame of its present carrier. Returns whether there was one.
     pub fn client_hears(&mut self) -> bool {
         let Some(path) = self.current else { return false };
         let Some(frame) = self.paths[path].to_client.pop_front() else { return false };
@@ -391,7 +391,7 @@ impl World {
         }
     }
 
-    /// Everything that is under way arrives, until nothing more does. Whoever hears of the end closes too.
+    /// Delivers frames until none is in flight. An end that receives *close* closes, too.
     pub fn settle(&mut self) {
         for _ in 0..10_000 {
             let mut moved = false;
@@ -408,7 +408,7 @@ impl World {
             if self.client_app.heard_close.is_some() && !self.client_app.has_closed {
                 self.client_closes(CloseReason::Normal);
             }
-            // What is acknowledged late is acknowledged within this.
+            // Longer than the delay of acknowledgements.
             self.pass(Duration::from_millis(150));
             self.client_transmits();
             self.server_transmits();
