@@ -33,6 +33,7 @@ enum Command {
     Load(Box<commands::load::Args>),
     Key(commands::key::Args),
     Run(commands::run::Args),
+    Exporter(commands::exporter::Args),
     Assess(commands::assess::Args),
     Doctor(commands::doctor::Args),
     #[command(hide = true)]
@@ -51,7 +52,7 @@ fn main() -> ExitCode {
     let matches = commands::groups::grouped(definition()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let log = match &cli.command {
-        Command::Helper(_) | Command::Sidecar(_) => cli.log.start_daemon(),
+        Command::Helper(_) | Command::Sidecar(_) | Command::Exporter(_) => cli.log.start_daemon(),
         _ => {
             cli.log.start();
             Ok(())
@@ -98,6 +99,7 @@ fn run(command: Command) -> ExitCode {
         Command::Load(args) => commands::load::run(*args),
         Command::Key(args) => commands::key::run(args),
         Command::Run(args) => commands::run::run(args),
+        Command::Exporter(args) => commands::exporter::run(&args),
         Command::Assess(args) => commands::assess::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
         Command::Generate(args) => commands::generate::run(&args, definition()),

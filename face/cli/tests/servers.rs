@@ -6,10 +6,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use spillway_lab::Launch;
 use spillway_ports::free_port;
-use support::{Client, SPILLWAY, Scene, Scratch, eventually, loopback};
+use support::{Client, PATIENCE, SPILLWAY, Scene, Scratch, eventually, loopback};
 
 fn spillway(arguments: &[&str]) -> (bool, String, String) {
     let output = Command::new(SPILLWAY).args(arguments).output().unwrap();
@@ -405,4 +407,37 @@ fn other_servers_of_the_same_launch_are_passed_by() {
         signal(pid.parse().unwrap(), rustix::process::Signal::TERM);
     }
     eventually("both have ended", || !is_up(first) && !is_up(second));
+}
+
+#[test]
+fn the_exporter_has_metrics_of_servers() {
+    use std::io::{Read, Write};
+    let scene = Scene::start();
+    let address = loopback(free_port());
+    let exporter =
+        Launch::new(SPILLWAY).name("exporter").args(["exporter", "--listen", &address.to_string()]);
+    let _exporter = scene.place.spawn(&exporter).unwrap();
+    let scraped = || {
+        let mut stream = std::net::TcpStream::connect(address).ok()?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        Some(text)
+    };
+    let labels = format!("pid=\"{}\"", scene.server.pid());
+    let is_there = |text: &String| {
+        let links =
+            text.lines().find(|line| line.starts_with("spillway_server_links{") && line.contains(&labels));
+        links.is_some_and(|line| line.ends_with(" 1"))
+    };
+    let until = Instant::now() + PATIENCE;
+    let mut last = None;
+    while !last.as_ref().is_some_and(is_there) {
+        assert!(Instant::now() < until, "{last:?}");
+        std::thread::sleep(Duration::from_millis(20));
+        last = scraped();
+    }
+    let text = last.unwrap();
+    assert!(text.contains("spillway_server_helped{program=\"memcached\""), "{text}");
+    assert!(text.contains("reason=\"link_key\"") && text.contains("process_cpu_seconds_total"), "{text}");
 }

@@ -173,9 +173,11 @@ impl Schedule {
         let at = targets.iter().position(|target| Some(target.address) == present);
         self.routes.replace(targets.len(), own_of(&targets, self.server_port), at);
         self.targets = targets;
-        // The departure names a route by its old index: choose the corresponding route of the new list.
-        if let Some(Departure { route: route @ Some(_), .. }) = &mut self.departure {
-            *route = self.routes.sent_away(Time::ZERO, Duration::ZERO, 0.0).map(|away| away.route);
+        // The departure names a route by its old index: choose the corresponding route of the new list. Without one the
+        // session stays on its carrier, which works.
+        if let Some(Departure { at, route: Some(_) }) = self.departure {
+            let away = self.routes.sent_away(Time::ZERO, Duration::ZERO, 0.0);
+            self.departure = away.map(|away| Departure { at, route: Some(away.route) });
         }
     }
 
@@ -209,4 +211,48 @@ impl Schedule {
 /// The index of the server's own port.
 fn own_of(targets: &[LinkTarget], server_port: Option<SocketAddr>) -> Option<usize> {
     targets.iter().position(|target| Some(target.address) == server_port)
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use spillway_auth::Key;
+    use spillway_batch::Encryption;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn target(last: u8) -> LinkTarget {
+        let address = SocketAddr::from(([10, 0, 0, last], 11411));
+        LinkTarget { address, key: Key::loopback_only(), server: None, encryption: Encryption::Off }
+    }
+
+    /// Attached at the server's own port, and asked to move to a helper within a second.
+    fn sent_away() -> Schedule {
+        let own = target(1).address;
+        let settings = SessionSettings { server_port: Some(own), ..SessionSettings::default() };
+        let mut schedule = Schedule::new(Time::ZERO, vec![target(1), target(2)], &settings, 7);
+        assert_eq!(schedule.poll_target(Time::ZERO).map(|target| target.address), Some(own));
+        schedule.attached(own);
+        schedule.sent_away(Time::ZERO, SECOND);
+        schedule
+    }
+
+    #[test]
+    fn a_session_without_the_route_it_was_asked_to_take_stays() {
+        let mut schedule = sent_away();
+        schedule.replace(vec![target(1)], Some(target(1).address));
+        assert_eq!(schedule.poll_leave(Time::ZERO + SECOND), None);
+    }
+
+    #[test]
+    fn a_session_that_was_asked_to_move_takes_the_new_lists_route() {
+        let mut schedule = sent_away();
+        schedule.replace(vec![target(3), target(1)], Some(target(1).address));
+        assert_eq!(schedule.poll_leave(Time::ZERO + SECOND), Some(Leaving::SentAway));
+        let next = schedule.poll_target(Time::ZERO + SECOND);
+        assert_eq!(next.map(|target| target.address), Some(target(3).address));
+    }
 }

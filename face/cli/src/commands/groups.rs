@@ -6,7 +6,7 @@ use clap::Command;
 
 /// The groups in the order of the page.
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("On a server's host", &["assess", "run", "server"]),
+    ("On a server's host", &["assess", "run", "server", "exporter"]),
     ("On a helper's host", &["helper", "check", "reload", "drain"]),
     ("On a client's host", &["sidecar"]),
     ("Anywhere", &["status", "top", "connections", "relief", "doctor", "key"]),

@@ -6,6 +6,7 @@ pub(crate) mod connections;
 mod deprecated;
 pub(crate) mod doctor;
 pub(crate) mod drain;
+pub(crate) mod exporter;
 pub(crate) mod generate;
 pub(crate) mod groups;
 pub(crate) mod helper;

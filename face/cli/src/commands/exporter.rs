@@ -1,0 +1,70 @@
+//! `spillway exporter`: metrics of servers that run under `spillway run`, read from their status pages.
+
+mod metrics;
+
+use std::io;
+use std::process::ExitCode;
+use std::sync::mpsc::channel;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use spillway_daemon::{SignalEvent, Signals};
+use spillway_metrics::{CONTENT_TYPE, Exposition, HttpServer, Request, Response, process};
+use spillway_shim_core::status::find;
+use spillway_values::listen_address;
+use tracing::info;
+
+use metrics::Servers;
+
+/// Serve Prometheus metrics of servers under `spillway run`
+///
+/// Reads the status pages of this host's servers at each scrape: their processes are not asked and do not notice. A page can be
+/// read by its server's user and by root. SIGTERM ends it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Serve /metrics and /health here: HOST:PORT, :PORT for all IPv4 addresses, or PORT for loopback. Without a password
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9413")]
+    listen: String,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match serve(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            spillway_daemon::say(&format!("spillway: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
+    let address = listen_address(&args.listen)?;
+    let listener = HttpServer::bind(address).map_err(|error| {
+        format!("cannot serve metrics at {address}: {error}; give another address (--listen)")
+    })?;
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let server = HttpServer::serve(listener, move |request| respond(request, started))?;
+    info!(address = %server.address(), "metrics of this host's servers are at /metrics");
+    wait_for_end()?;
+    Ok(())
+}
+
+/// Returns at SIGTERM or SIGINT.
+fn wait_for_end() -> io::Result<()> {
+    let (tell, told) = channel();
+    let _signals = Signals::watch(move |event| tell.send(event).is_ok())?;
+    while told.recv().is_ok_and(|event| event != SignalEvent::Terminate) {}
+    Ok(())
+}
+
+fn respond(request: &Request, started: f64) -> Response {
+    match request.path.as_str() {
+        "/metrics" => {
+            let mut out = Exposition::new();
+            metrics::expose(&Servers::from(find()), &mut out);
+            process::expose(&mut out, started);
+            Response::ok(CONTENT_TYPE, out.into_text())
+        }
+        "/health" => Response::text(200, "healthy\n"),
+        _ => Response::text(404, "there are /metrics and /health\n"),
+    }
+}
