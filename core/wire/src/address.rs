@@ -1,4 +1,4 @@
-//! Socket addresses: one byte of family (0 none, 4, 6), then port and address in network order.
+//! Socket addresses: one byte for the family (0 for none, 4 or 6), then port and address in network order.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,4 +1,4 @@
-//! What control messages carry. Each fits in [`CONTROL_BYTES_MAX`](crate::CONTROL_BYTES_MAX) bytes and is never continued.
+//! Control messages. Each fits in one frame of at most [`CONTROL_BYTES_MAX`](crate::CONTROL_BYTES_MAX) payload bytes.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -15,36 +15,36 @@ const PLAIN: u8 = 1;
 /// The version of a *connect* that begins a session.
 const WITH_SESSION: u8 = 2;
 
-/// A new virtual connection.
+/// Opens a virtual connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// The client's address, as the server's application shall see it.
+    /// The client's address, as the server's application will see it.
     pub client: SocketAddr,
-    /// The server wanted; `None` for the one that the link belongs to.
+    /// The requested server; `None` for the server of the link.
     pub server: Option<SocketAddr>,
-    /// How many bytes of replies the server may send at first.
+    /// Initial credit for replies, in bytes.
     pub credit: u64,
-    /// The session that begins with it, if one does.
+    /// The session that begins on this connection, if any.
     pub session: Option<Opening>,
 }
 
-/// Why a virtual connection was refused. Its requests were not delivered.
+/// Why a virtual connection was refused. Its requests were not delivered to the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RefuseReason {
-    /// The table of connections, or of descriptors, is full.
+    /// A limit of connections, file descriptors or memory is reached.
     Full = 1,
     /// The client address is not allowed on this link.
     Forbidden = 2,
-    /// The server does not listen, or is going away.
+    /// The server cannot be reached, does not listen, or is draining.
     Unavailable = 3,
-    /// The wanted server is not served here.
+    /// The requested server is not served here.
     UnknownServer = 4,
-    /// The session is not known here (any more): the server was restarted, or the session expired.
+    /// The server does not know the session: the server was restarted, or the session has expired.
     Gone = 5,
     /// The session has moved to a newer carrier.
     Stale = 6,
-    /// The session's ends do not fit together: one of them claims what cannot be.
+    /// The positions that the two ends of the session claim contradict each other.
     Mismatch = 7,
 }
 
@@ -52,44 +52,44 @@ pub enum RefuseReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum CloseReason {
-    /// The application closed it; bytes sent before still count.
+    /// The application closed the connection; bytes sent before are delivered.
     Normal = 1,
-    /// It was reset: bytes under way are lost.
+    /// The connection was reset; bytes in flight are lost.
     Reset = 2,
     /// The peer sent more than its credit allowed.
     OverCredit = 3,
-    /// The peer broke another rule of this connection.
+    /// The peer violated the protocol of this connection in another way.
     Protocol = 4,
-    /// The session that it carried goes on elsewhere.
+    /// The session has moved to another carrier.
     Moved = 5,
-    /// Its client is lost to whoever says this: a session waits for it.
+    /// The sender has lost the connection's client. The session waits for the client's next carrier.
     Lost = 6,
 }
 
 /// A control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// A new virtual connection. Requests may follow at once, within the initial credit of the link's preamble.
+    /// Opens a virtual connection. Requests may follow at once, within the initial credit of the link's preamble.
     Connect(Connect),
-    /// The application accepted it.
+    /// The server's application has accepted the connection.
     Accepted,
-    /// It was refused.
+    /// The connection is refused.
     Refused(RefuseReason),
-    /// The receiver of this message may send up to this absolute stream offset.
+    /// Permits the receiver of this message to send up to this absolute stream offset.
     Credit(u64),
-    /// The sender of this message has received so far.
+    /// Reports how far the sender of this message has received.
     Acknowledge(Acknowledge),
-    /// A session continues on this carrier.
+    /// Continues a session on this carrier.
     Reconnect(Reconnect),
-    /// The answer to a session's first words.
+    /// The server's answer to the first message of a session on a carrier.
     Resumed(Resumed),
     /// No bytes follow this absolute stream offset.
     Finish(u64),
-    /// The virtual connection ends.
+    /// Ends the virtual connection.
     Close(CloseReason),
-    /// The sender wants the connection, or all of the link, moved away within this time; 0 is at once.
+    /// Asks the peer to move this connection, or all connections of the link for [`Id::LINK`], elsewhere.
     Drain {
-        /// Milliseconds.
+        /// Time until the deadline, in milliseconds; 0 means at once.
         deadline_ms: u32,
     },
 }
@@ -140,7 +140,7 @@ impl CloseReason {
 }
 
 impl Control {
-    /// The kind of frame that carries it.
+    /// The kind of frame that carries this message.
     pub fn kind(&self) -> Kind {
         match self {
             Control::Connect(_) => Kind::Connect,
@@ -156,7 +156,7 @@ impl Control {
         }
     }
 
-    /// Whether only links that carry sessions have it.
+    /// Whether the message is allowed only on links that carry sessions.
     pub fn is_of_sessions(&self) -> bool {
         match self {
             Control::Connect(connect) => connect.session.is_some(),
@@ -198,7 +198,7 @@ impl Control {
         out[start + 1..start + 3].copy_from_slice(&length.to_be_bytes());
     }
 
-    /// Reads the payload of a control frame.
+    /// Parses the payload of a control frame.
     pub fn parse(kind: Kind, payload: &[u8]) -> Result<Control, ControlError> {
         let mut cursor = Cursor::new(payload);
         let control = Control::parse_fields(kind, &mut cursor).map_err(|error| match error {

@@ -1,6 +1,6 @@
 //! Reading fixed layouts out of a byte slice.
 
-/// The bytes ended before the layout did.
+/// The input is shorter than its layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Truncated;
 

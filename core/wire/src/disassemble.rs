@@ -1,7 +1,7 @@
-//! A batch taken apart, piece by piece, whatever way the stream was cut.
+//! Takes batches apart, piece by piece, however the stream was cut.
 //!
-//! Data is yielded in pieces that borrow from the input, so a message is never buffered here; only a header or a
-//! control message that was cut in two is, [`CONTROL_BYTES_MAX`] bytes at most.
+//! Data is returned in pieces that borrow from the input. Only a header or a control message that was cut is buffered:
+//! at most [`CONTROL_BYTES_MAX`] bytes.
 
 use core::fmt;
 
@@ -12,32 +12,32 @@ use crate::frame::{CONTROL_BYTES_MAX, HEADER_BYTES, Header, Id, Kind, UnknownKin
 /// One piece of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// Bytes of a message.
+    /// Data of a message.
     Data {
         /// [`Kind::Request`] or [`Kind::Reply`].
         kind: Kind,
-        /// Whose they are.
+        /// The virtual connection.
         id: Id,
-        /// Part of one frame's payload, never empty.
+        /// Payload of one frame or part of it, never empty.
         bytes: &'a [u8],
-        /// This is the last piece of the message: of a frame without the *more* bit.
+        /// The message ends with this piece: it is the end of a frame without the *more* bit.
         last: bool,
     },
     /// A control message.
     Control {
-        /// Which connection it speaks of.
+        /// The virtual connection, or [`Id::LINK`].
         id: Id,
         /// The message.
         control: Control,
     },
 }
 
-/// The stream is not a sequence of frames; nothing after this point can be trusted.
+/// The stream is not a sequence of frames. The rest of it cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DisassembleError {
-    /// No kind of this version.
+    /// The kind in the first byte of a header is unknown.
     UnknownKind(u8),
-    /// A data frame speaks of id 0, the link itself.
+    /// A data frame has the id of the link, 0.
     DataOnLink,
     /// A control message is malformed.
     Control(ControlError),
@@ -61,11 +61,11 @@ impl From<ControlError> for DisassembleError {
     }
 }
 
-/// Takes batches apart. Keep one for each direction of a link.
+/// Takes batches apart. Each direction of a link needs its own.
 #[derive(Clone, Debug)]
 pub struct Disassembler {
     state: State,
-    /// A header or control message that was cut; `held` bytes of it are here.
+    /// The first `held` bytes of a header or control message that was cut.
     buffer: [u8; CONTROL_BYTES_MAX],
     held: usize,
 }
@@ -84,13 +84,15 @@ impl Default for Disassembler {
 }
 
 impl Disassembler {
-    /// At the start of a link, just after its preamble.
+    /// A disassembler for a link whose handshake is complete.
     pub fn new() -> Disassembler {
         Disassembler { state: State::Header, buffer: [0; CONTROL_BYTES_MAX], held: 0 }
     }
 
-    /// Takes the next piece off the front of `input`. `None` when all of `input` is used up and more is needed.
-    /// After an error the stream cannot be read on: close the link.
+    /// Removes the next piece from the front of `input`. Returns `None` when `input` is used up.
+    ///
+    /// # Errors
+    /// The stream is malformed: close the link.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Piece<'a>>, DisassembleError> {
         if let Some(piece) = self.whole_message(input) {
             return Ok(Some(piece));
@@ -129,8 +131,8 @@ impl Disassembler {
         }
     }
 
-    /// Nearly always the next piece is a data frame that is there as a whole: what [`next`](Self::next) would find
-    /// in several steps.
+    /// Fast path for the most common case, a complete data frame. Returns the piece that the loop in [`next`](Self::next)
+    /// would find.
     #[inline]
     fn whole_message<'a>(&self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
         if !self.is_between_frames() {
@@ -146,7 +148,7 @@ impl Disassembler {
         Some(Piece::Data { kind, id, bytes, last: !more })
     }
 
-    /// Whether the stream may end here: between two frames.
+    /// Whether the input so far ends between two frames.
     pub fn is_between_frames(&self) -> bool {
         self.held == 0 && matches!(self.state, State::Header)
     }
@@ -185,7 +187,7 @@ impl Disassembler {
         Ok(State::Control { header })
     }
 
-    /// Moves input to the buffer until it holds `wanted` bytes.
+    /// Moves input to the buffer; returns the buffer's content when it has `wanted` bytes.
     fn gather(&mut self, input: &mut &[u8], wanted: usize) -> Option<&[u8]> {
         let (bytes, rest) = input.split_at((wanted - self.held).min(input.len()));
         self.buffer[self.held..self.held + bytes.len()].copy_from_slice(bytes);
@@ -204,7 +206,7 @@ mod tests {
     use super::*;
     use crate::control::{CloseReason, RefuseReason};
 
-    /// A message as it was put in, or came out: data joined, control as it is.
+    /// A message before or after its way through a stream. The pieces of a data message are joined.
     #[derive(Clone, Debug, PartialEq)]
     enum Message {
         Data(Kind, Id, Vec<u8>),
@@ -226,7 +228,7 @@ mod tests {
         out
     }
 
-    /// Feeds the stream in the given cuts and joins pieces of one message.
+    /// Feeds the stream in parts that end at `cuts`, and joins the pieces of each message.
     fn take_apart(stream: &[u8], cuts: &[usize]) -> Result<Vec<Message>, DisassembleError> {
         let mut disassembler = Disassembler::new();
         let mut messages = Vec::new();

@@ -1,32 +1,32 @@
-//! What can be wrong with a control message.
+//! Errors of control messages.
 
 use core::fmt;
 
 use crate::cursor::Truncated;
 use crate::frame::{CONTROL_BYTES_MAX, Kind};
 
-/// What is wrong with a control message.
+/// Why a control message is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlError {
-    /// It ends too early.
+    /// The message is shorter than its layout.
     Truncated(Kind),
-    /// Bytes follow its end.
+    /// Bytes follow the end of the message.
     Trailing(Kind),
-    /// It is longer than any control message.
+    /// The message is longer than [`CONTROL_BYTES_MAX`].
     TooLong(u16),
-    /// It claims to be continued; control never is.
+    /// The *more* bit is set, which is valid only for data.
     Continued(Kind),
-    /// An address family other than 4 and 6.
+    /// The address family is neither 4 nor 6.
     AddressFamily(u8),
     /// *connect* carries no client address.
     NoClient,
-    /// *connect* of a version that this code does not speak.
+    /// The version of *connect* is unknown.
     Version(u8),
-    /// A reason code that this version does not know.
+    /// The reason code is unknown.
     Reason(u8),
-    /// Flags that this version does not know.
+    /// Unknown flags are set.
     Flags(u8),
-    /// *request* and *reply* carry no control message.
+    /// The kind is *request* or *reply*, which carry data.
     Data(Kind),
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for ControlError {
 
 impl core::error::Error for ControlError {}
 
-/// [`Control::parse`](crate::Control::parse) puts the kind right: it knows which message was cut.
+/// The kind is a placeholder, which [`Control::parse`](crate::Control::parse) replaces.
 impl From<Truncated> for ControlError {
     fn from(_: Truncated) -> ControlError {
         ControlError::Truncated(Kind::Connect)

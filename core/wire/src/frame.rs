@@ -8,7 +8,7 @@
 //! ```
 //!
 //! `M`: the message continues in the next frame of this sender. `length` counts the bytes after the header.
-//! The paper fills `sender` with hashes of the client's address; here it is an opaque id that the link's opener
+//! The paper fills `sender` with a hash of the client's address. Here `sender` is an opaque id that the link's opener
 //! assigns, because hashes collide and ports are reused.
 
 use core::fmt;
@@ -21,12 +21,12 @@ pub const PAYLOAD_BYTES_MAX: usize = u16::MAX as usize;
 
 const MORE: u8 = 0x80;
 
-/// A virtual connection's number on one link, assigned by the link's opener. 0 speaks of the whole link.
+/// The number of a virtual connection on one link, assigned by the link's opener. 0 denotes the whole link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(pub u32);
 
 impl Id {
-    /// The link itself, in *drain*.
+    /// The whole link: *drain* applies to all its connections.
     pub const LINK: Id = Id(0);
 }
 
@@ -43,29 +43,29 @@ pub const CONTROL_BYTES_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// Bytes from a client.
+    /// Data from a client.
     Request = 1,
-    /// Bytes from the server.
+    /// Data from the server.
     Reply = 2,
-    /// A new virtual connection.
+    /// Opens a virtual connection.
     Connect = 3,
-    /// The server's application accepted it.
+    /// The server's application has accepted the connection.
     Accepted = 4,
-    /// It was refused; its requests were not delivered.
+    /// The connection is refused; its requests were not delivered.
     Refused = 5,
-    /// How far the receiver of this frame may send.
+    /// Permits the receiver of this frame to send up to an offset.
     Credit = 6,
-    /// How far the sender of this frame has received.
+    /// Reports how far the sender of this frame has received.
     Acknowledge = 7,
-    /// A session continues on this carrier.
+    /// Continues a session on this carrier.
     Reconnect = 8,
-    /// The answer to *reconnect*.
+    /// The server's answer to the first message of a session on a carrier.
     Resumed = 9,
-    /// No more bytes in this direction.
+    /// No more data follow in this direction.
     Finish = 10,
-    /// The virtual connection ends.
+    /// Ends the virtual connection.
     Close = 11,
-    /// Its sender asks for the link, or one connection, to be moved away.
+    /// Asks the peer to move one connection, or all connections of the link, elsewhere.
     Drain = 12,
 }
 
@@ -89,7 +89,7 @@ impl Kind {
         })
     }
 
-    /// Whether frames of this kind carry a client's or server's bytes rather than control.
+    /// Whether frames of this kind carry data rather than control messages.
     pub fn is_data(self) -> bool {
         matches!(self, Kind::Request | Kind::Reply)
     }
@@ -98,22 +98,22 @@ impl Kind {
 /// A parsed header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What follows.
+    /// The kind of the frame.
     pub kind: Kind,
     /// The message continues in the next frame of this sender.
     pub more: bool,
-    /// Bytes that follow.
+    /// Payload bytes after the header.
     pub length: u16,
-    /// Whose they are.
+    /// The virtual connection, or [`Id::LINK`].
     pub id: Id,
 }
 
-/// The first byte of a header names no kind of this version.
+/// The kind in the first byte of a header is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownKind(pub u8);
 
 impl Header {
-    /// Reads a header.
+    /// Parses a header.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Header, UnknownKind> {
         let [first, l0, l1, s0, s1, s2, s3] = *bytes;
         let kind = Kind::from_code(first & !MORE).ok_or(UnknownKind(first))?;
@@ -125,7 +125,7 @@ impl Header {
         })
     }
 
-    /// Writes a header.
+    /// Emits the header.
     pub fn emit(&self) -> [u8; HEADER_BYTES] {
         let first = self.kind as u8 | if self.more { MORE } else { 0 };
         let [l0, l1] = self.length.to_be_bytes();

@@ -1,17 +1,17 @@
-//! Every byte layout of Spillway; docs/wire.md lists those that are its own.
+//! All byte layouts that Spillway reads and writes. docs/wire.md specifies those of Spillway's own protocols.
 //!
 //! - [`frame`]: the seven-byte header of messages inside a batch (PostMan §4.1, Table 2)
-//! - [`control`]: what control messages carry
-//! - [`disassemble`]: a batch taken apart, piece by piece
-//! - [`preamble`]: how a link begins
-//! - [`record`]: what batches are cut into on an encrypted link
-//! - [`session`]: what sessions say when they begin and move
-//! - [`load`]: what helpers are asked by datagram before a client comes
-//! - [`state`]: a live TCP connection on its way to another host
-//! - [`proxy`]: what load balancers say about their clients
-//! - [`packet`]: Ethernet, IP and TCP packets, as their RFCs have them
+//! - [`control`]: control messages
+//! - [`disassemble`]: takes a batch apart, piece by piece
+//! - [`preamble`]: the handshake at the start of a link
+//! - [`record`]: the records of an encrypted link
+//! - [`session`]: the messages by which sessions begin and move
+//! - [`load`]: the datagrams by which a client asks a helper for its load
+//! - [`state`]: the state of a live TCP connection that moves to another host
+//! - [`proxy`]: the PROXY protocol of load balancers
+//! - [`packet`]: Ethernet, IP, TCP and related packets
 //!
-//! Parsers take any bytes. Whatever is wrong with them is an error that says what, never a panic.
+//! Parsers accept any bytes: malformed input gives an error that names the cause, never a panic.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,4 +1,4 @@
-//! Asking a helper for its load (PostMan §5.2): one datagram there, one back.
+//! The datagrams by which a client asks a helper for its load (PostMan §5.2): one question, one answer.
 //!
 //! ```text
 //! client                                                    helper
@@ -6,15 +6,15 @@
 //!   <-  load: magic, version, nonce, flags, figures, proof
 //! ```
 //!
-//! Both proofs are keyed hashes over everything before them; `spillway-auth` computes them. The answer is shorter than the
-//! question, so that nobody can use helpers to multiply what he sends. Both have a fixed length.
+//! Both proofs are keyed hashes over everything before them; `spillway-auth` computes them. Both datagrams have a fixed
+//! length. The answer is shorter than the question, so that helpers cannot be used for amplification attacks.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::preamble::{KeyId, NONCE_BYTES, PROOF_BYTES};
 
-/// The first bytes of every such datagram.
+/// The first bytes of both datagrams.
 pub const LOAD_MAGIC: [u8; 8] = *b"\xf5SPWLOAD";
 
 /// The version of both datagrams. An answer has the version of its question.
@@ -25,12 +25,12 @@ pub const ASK_BYTES: usize = 88;
 /// Bytes of [`Load`].
 pub const LOAD_BYTES: usize = 80;
 
-// No amplification.
+// An answer longer than its question would permit amplification.
 const _: () = assert!(LOAD_BYTES <= ASK_BYTES);
 
-/// What a full resource is in [`Load`]'s shares.
+/// The share of a resource that is used up.
 pub const SHARE_MAX: u16 = 1_000;
-/// What a fully loaded helper is in [`Load::load`] and [`Load::tentative`].
+/// The value of [`Load::load`] and [`Load::tentative`] that means the full capacity.
 pub const WEIGHT_MAX: u32 = 1_000_000;
 
 const ASK: u8 = 1;
@@ -40,70 +40,71 @@ const KIND: usize = 9;
 /// A client's question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// How many helpers the client asks at the same time, this one included; at least 1. It will go to one of them.
+    /// Number of helpers that the client asks at the same time, this one included; at least 1. The client will choose one
+    /// of them.
     pub asked: u8,
-    /// The client key that the question is proven with.
+    /// The client key of the proof.
     pub key: KeyId,
-    /// Fresh random bytes, others for each helper.
+    /// Fresh random bytes, different for each helper.
     pub nonce: [u8; NONCE_BYTES],
-    /// Which server is wanted, where a helper's link port serves several.
+    /// The requested server, for a link port that serves several.
     pub server: Option<SocketAddr>,
 }
 
-/// A helper's answer: of the thread that would serve the client.
+/// A helper's answer: the load of the thread that would serve the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// It takes no more clients now: too much to do, or it has just sent some away.
+    /// The thread accepts no clients at present: a limit is reached, or it sheds load or has just done so.
     pub full: bool,
-    /// It goes away.
+    /// The service accepts no clients: the helper drains, or an override has switched relief off.
     pub draining: bool,
-    /// It has no link to the server, or does not serve the one wanted.
+    /// The helper has no link to the server, or does not serve the requested one.
     pub down: bool,
-    /// That of the question.
+    /// The nonce of the question.
     pub nonce: [u8; NONCE_BYTES],
-    /// Of its core, in 1/1000.
+    /// Share of the thread's CPU capacity in use, in 1/1000.
     pub cpu: u16,
-    /// Of the network that it may use, in 1/1000; 0 where no bound is known.
+    /// Share of the network capacity in use, in 1/1000; 0 if the capacity is unknown.
     pub network: u16,
-    /// Of the clients that it may have, in 1/1000.
+    /// Clients as a share of their maximum number, in 1/1000.
     pub connections: u16,
-    /// Of the memory that it may use for them, in 1/1000.
+    /// Share of the memory for clients in use, in 1/1000.
     pub memory: u16,
-    /// Its load for sure, in millionths: the scarcest of its resources, with the clients that have just come.
+    /// The known load in millionths: the largest share of the resources, including clients that have just connected.
     pub load: u32,
-    /// What clients that have asked and not come are expected to add, in millionths. Twice as much if all of them come,
-    /// nothing if none does.
+    /// Expected load of clients that have asked and not connected, in millionths. Each counts with probability
+    /// 1 / [`asked`](Ask::asked).
     pub tentative: u32,
-    /// Drawn for this question, such that those of questions in a row are spread evenly. Clients decide by it among
-    /// helpers of which none is less loaded for sure.
+    /// Random number, drawn for each question such that consecutive numbers are spread evenly. It randomizes how much
+    /// `tentative` counts, so that clients that ask at the same time do not all choose the same helper.
     pub lot: u16,
 }
 
 impl Load {
-    /// Whether a client may go there.
+    /// Whether a client may choose this helper.
     pub fn takes_clients(&self) -> bool {
         !(self.full || self.draining || self.down)
     }
 }
 
-/// What is wrong with such a datagram.
+/// Why a load datagram is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadError {
-    /// It has not the length of one.
+    /// The length is wrong.
     Length(usize),
-    /// It does not begin like one.
+    /// The datagram does not start with [`LOAD_MAGIC`].
     Magic,
-    /// Its version is unknown.
+    /// The version is unknown.
     Version(u8),
-    /// It is an answer where a question is due, or the other way round.
+    /// The kind is not the expected one of question and answer.
     Kind(u8),
-    /// Nobody is asked.
+    /// [`Ask::asked`] is 0.
     NobodyAsked,
-    /// An unknown family of addresses.
+    /// The address family is unknown.
     AddressFamily(u8),
-    /// Unknown flags.
+    /// Unknown flags are set.
     Flags(u8),
-    /// More than there is.
+    /// A share or a load is above its maximum.
     Figure(u32),
     /// Reserved bytes are not zero.
     Reserved,
@@ -128,7 +129,7 @@ impl fmt::Display for LoadError {
 impl core::error::Error for LoadError {}
 
 impl Ask {
-    /// Writes the question with this proof.
+    /// Emits the question with this proof.
     pub fn emit(&self, proof: &[u8; PROOF_BYTES]) -> [u8; ASK_BYTES] {
         let mut out = [0; ASK_BYTES];
         begin(&mut out, ASK);
@@ -154,12 +155,12 @@ impl Ask {
         out
     }
 
-    /// What its proof covers.
+    /// The bytes that the proof covers.
     pub fn proven(bytes: &[u8; ASK_BYTES]) -> &[u8] {
         &bytes[..ASK_BYTES - PROOF_BYTES]
     }
 
-    /// Reads a question and its proof, which is still to be verified.
+    /// Parses a question and its proof, which the caller must verify.
     pub fn parse(bytes: &[u8; ASK_BYTES]) -> Result<(Ask, [u8; PROOF_BYTES]), LoadError> {
         check(bytes, ASK)?;
         if bytes[10] == 0 {
@@ -196,7 +197,7 @@ impl Ask {
 }
 
 impl Load {
-    /// Writes the answer with this proof.
+    /// Emits the answer with this proof.
     pub fn emit(&self, proof: &[u8; PROOF_BYTES]) -> [u8; LOAD_BYTES] {
         let mut out = [0; LOAD_BYTES];
         begin(&mut out, LOAD);
@@ -214,12 +215,12 @@ impl Load {
         out
     }
 
-    /// What its proof covers.
+    /// The bytes that the proof covers.
     pub fn proven(bytes: &[u8; LOAD_BYTES]) -> &[u8] {
         &bytes[..LOAD_BYTES - PROOF_BYTES]
     }
 
-    /// Reads an answer and its proof, which is still to be verified.
+    /// Parses an answer and its proof, which the caller must verify.
     pub fn parse(bytes: &[u8; LOAD_BYTES]) -> Result<(Load, [u8; PROOF_BYTES]), LoadError> {
         check(bytes, LOAD)?;
         let flags = bytes[10];
@@ -258,7 +259,7 @@ impl Load {
     }
 }
 
-/// A datagram of exactly this length, as the parsers want it.
+/// Checks that a datagram has exactly the length that a parser expects.
 pub fn exactly<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], LoadError> {
     bytes.try_into().map_err(|_| LoadError::Length(bytes.len()))
 }
@@ -326,7 +327,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is read is written as it was: nothing is ignored, and nothing panics.
+        /// A datagram that parses is emitted unchanged, so no byte of it is ignored; and no datagram panics.
         #[test]
         fn any_bytes(bytes in proptest::array::uniform32(any::<u8>()), at in 8_usize..60, noise in any::<u8>()) {
             let mut question = ask().emit(&bytes);

@@ -1,4 +1,4 @@
-//! How a link begins.
+//! The handshake at the start of a link.
 //!
 //! ```text
 //! opener                                   server
@@ -9,23 +9,23 @@
 //! ```
 //!
 //! Both proofs are keyed hashes over [`transcript`]; `spillway-auth` computes them. Every message has a fixed
-//! length, so that a reader needs no buffer but one of that length.
+//! length, so a receiver can read it into an array.
 
 use core::fmt;
 
 /// The first bytes of every link; no text protocol starts with 0xf5.
 pub const MAGIC: [u8; 8] = *b"\xf5SPILLWY";
 
-/// The link versions that this code speaks.
+/// The link versions that this code supports.
 pub const VERSIONS: core::ops::RangeInclusive<u8> = 1..=4;
 
 /// The first link version that carries sessions.
 pub const SESSIONS_SINCE: u8 = 2;
 
-/// The first link version in which a server that is asked to keep replies also acknowledges requests.
+/// The first link version in which a server that keeps replies on request also acknowledges requests.
 pub const REQUESTS_ACKNOWLEDGED_SINCE: u8 = 3;
 
-/// The first link version in which batches are encrypted, unless the key is the one that everybody knows.
+/// The first link version in which batches are encrypted, except with the well-known key of 32 zero bytes.
 pub const ENCRYPTED_SINCE: u8 = 4;
 
 /// Bytes of [`Hello`].
@@ -39,7 +39,7 @@ pub const EXCHANGE_BYTES: usize = 48;
 /// Bytes of a nonce.
 pub const NONCE_BYTES: usize = 16;
 
-/// Names a key without telling it.
+/// Identifies a key without revealing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId(pub [u8; 8]);
 
@@ -49,13 +49,13 @@ impl fmt::Display for KeyId {
     }
 }
 
-/// Who opens a link.
+/// The role of a link's opener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Role {
-    /// A helper: carries connections of many clients.
+    /// A helper, which carries connections of many clients.
     Helper = 1,
-    /// A library client: carries its own connection.
+    /// A library client, which carries its own connections.
     Client = 2,
 }
 
@@ -71,27 +71,27 @@ impl fmt::Display for Role {
 /// The opener's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Lowest link version spoken.
+    /// Lowest link version that the opener supports.
     pub version_min: u8,
-    /// Highest link version spoken.
+    /// Highest link version that the opener supports.
     pub version_max: u8,
-    /// Who opens the link.
+    /// The role of the opener.
     pub role: Role,
-    /// The key that the opener will prove.
+    /// The key that the opener will prove to know.
     pub key: KeyId,
     /// Fresh random bytes.
     pub nonce: [u8; NONCE_BYTES],
 }
 
-/// What the server says to a hello.
+/// The server's decision on a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Verdict {
-    /// Go on: prove your key.
+    /// The handshake continues with the opener's proof.
     Proceed = 0,
     /// No link version in common.
     Version = 1,
-    /// This key is not accepted for this role, or the proof was wrong.
+    /// The key is not accepted for this role, or the opener's proof is wrong.
     Key = 2,
     /// No room for another link.
     Full = 3,
@@ -100,34 +100,34 @@ pub enum Verdict {
 /// The server's answer to a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// The link version from here on; 0 when the verdict is not to proceed.
+    /// The link version to use; 0 unless the verdict is [`Verdict::Proceed`].
     pub version: u8,
-    /// Whether the link may go on.
+    /// The server's decision.
     pub verdict: Verdict,
     /// Fresh random bytes.
     pub nonce: [u8; NONCE_BYTES],
     /// The server's proof that it knows the key.
     pub proof: [u8; PROOF_BYTES],
-    /// Bytes of requests that may follow each *connect* before any *credit*.
+    /// Initial credit for requests of each virtual connection, in bytes.
     pub credit: u32,
-    /// Virtual connections that the link may carry; ids go from 1 to this.
+    /// Maximum number of virtual connections on the link; ids range from 1 to this number.
     pub connections_max: u32,
 }
 
-/// What is wrong with a preamble.
+/// Errors of handshake messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreambleError {
-    /// It does not start like a link.
+    /// The message does not start with [`MAGIC`].
     Magic,
-    /// An unknown role.
+    /// The role is unknown.
     Role(u8),
-    /// An unknown verdict.
+    /// The verdict is unknown.
     Verdict(u8),
-    /// The lowest version is above the highest.
+    /// The lowest version is 0 or above the highest.
     Versions {
-        /// Lowest.
+        /// Lowest version.
         min: u8,
-        /// Highest.
+        /// Highest version.
         max: u8,
     },
     /// Reserved bytes are not zero.
@@ -149,7 +149,7 @@ impl fmt::Display for PreambleError {
 impl core::error::Error for PreambleError {}
 
 impl Hello {
-    /// Writes the message.
+    /// Emits the message.
     pub fn emit(&self) -> [u8; HELLO_BYTES] {
         let mut out = [0; HELLO_BYTES];
         out[0..8].copy_from_slice(&MAGIC);
@@ -162,7 +162,7 @@ impl Hello {
         out
     }
 
-    /// Reads the message.
+    /// Parses the message.
     pub fn parse(bytes: &[u8; HELLO_BYTES]) -> Result<Hello, PreambleError> {
         if bytes[0..8] != MAGIC {
             return Err(PreambleError::Magic);
@@ -182,12 +182,12 @@ impl Hello {
         Ok(Hello { version_min, version_max, role, key: KeyId(array(bytes, 12)), nonce: array(bytes, 20) })
     }
 
-    /// The highest version that both ends speak.
+    /// The highest version that the opener and this code support.
     pub fn common_version(&self) -> Option<u8> {
         self.common_version_of(&VERSIONS)
     }
 
-    /// The highest version that the opener and an end that speaks `versions` have in common.
+    /// The highest version that is supported by the opener and contained in `versions`.
     pub fn common_version_of(&self, versions: &core::ops::RangeInclusive<u8>) -> Option<u8> {
         let version = self.version_max.min(*versions.end());
         (version >= self.version_min && version >= *versions.start()).then_some(version)
@@ -195,12 +195,12 @@ impl Hello {
 }
 
 impl Welcome {
-    /// The answer to a hello that cannot go on.
+    /// The answer to a hello that is refused; all fields except the verdict are zero.
     pub fn refusal(verdict: Verdict) -> Welcome {
         Welcome { version: 0, verdict, nonce: [0; 16], proof: [0; 32], credit: 0, connections_max: 0 }
     }
 
-    /// Writes the message.
+    /// Emits the message.
     pub fn emit(&self) -> [u8; WELCOME_BYTES] {
         let mut out = [0; WELCOME_BYTES];
         out[0..8].copy_from_slice(&MAGIC);
@@ -214,7 +214,7 @@ impl Welcome {
         out
     }
 
-    /// Reads the message.
+    /// Parses the message.
     pub fn parse(bytes: &[u8; WELCOME_BYTES]) -> Result<Welcome, PreambleError> {
         if bytes[0..8] != MAGIC {
             return Err(PreambleError::Magic);
@@ -240,7 +240,8 @@ impl Welcome {
     }
 }
 
-/// What both proofs cover, besides a label that tells them apart: the whole hello and the server's answer to it.
+/// The bytes that both proofs cover: the hello, and the welcome with its proof set to zero. A label before them
+/// distinguishes the proofs.
 pub fn transcript(hello: &Hello, welcome: &Welcome) -> [u8; HELLO_BYTES + WELCOME_BYTES] {
     let mut out = [0; HELLO_BYTES + WELCOME_BYTES];
     out[..HELLO_BYTES].copy_from_slice(&hello.emit());

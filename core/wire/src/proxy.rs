@@ -1,7 +1,7 @@
-//! The PROXY protocol, versions 1 and 2: what a load balancer says about the client behind a connection, ahead of
-//! the client's bytes (haproxy's `doc/proxy-protocol.txt`, of 2020/03/05).
+//! The PROXY protocol, versions 1 and 2: a load balancer sends a header with its client's address ahead of the client's
+//! bytes (haproxy's `doc/proxy-protocol.txt`, of 2020/03/05).
 //!
-//! Only its reading half. Whoever calls this has decided already that the peer may be believed.
+//! Only the receiver's side is implemented. The caller must check first that the peer is trusted.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,45 +9,45 @@ use core::str;
 
 use crate::cursor::{Cursor, Truncated};
 
-/// The longest header that is read; load balancers' own headers, TLVs with certificates' names included, stay far
-/// below. The specification bounds version 1 by 107 bytes, and version 2 by 65,551.
+/// Maximum bytes of an accepted header. Headers of load balancers are far shorter, even with TLVs for certificate names.
+/// The specification limits version 1 to 107 bytes and version 2 to 65,551.
 pub const PROXY_BYTES_MAX: usize = 4096;
 
-/// Version 1, its end of line included (§2.1).
+/// Maximum bytes of version 1's line, including the end of line (§2.1).
 const TEXT_BYTES_MAX: usize = 107;
 const TEXT_SIGNATURE: &[u8] = b"PROXY ";
 const BINARY_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Signature, version and command, family and transport, length.
+/// Bytes of version 2's fixed part: signature, version and command, family and transport, length.
 const BINARY_HEAD_BYTES: usize = 16;
 const UNIX_ADDRESS_BYTES: usize = 216;
 const TLV_CRC32C: u8 = 0x03;
 
-/// A header that was there as a whole.
+/// A complete header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyHeader {
-    /// The client that the peer speaks for. `None`: the connection is the peer's own (a health check), or its
-    /// client has no IP address; the connection's own address counts then.
+    /// The client's address. `None` if the connection is the peer's own (a health check) or its client has no IP address:
+    /// then use the address of the connection.
     pub client: Option<SocketAddr>,
-    /// Bytes of the header; the client's follow.
+    /// Bytes of the header, which the client's bytes follow.
     pub bytes: usize,
 }
 
-/// What is wrong with a header. The connection is to be ended: the specification forbids guessing.
+/// Why a header is refused. The caller must end the connection: the specification forbids guessing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyError {
-    /// It begins like neither version.
+    /// The connection begins with the signature of neither version.
     Signature,
-    /// Its length is beyond what is read.
+    /// The header is longer than the limit of its version.
     TooLong,
-    /// Version 1: the line is not of the prescribed form.
+    /// Version 1: the line is malformed.
     Line,
-    /// Version 2: another version or an unknown command in this byte.
+    /// Version 2: this byte has another version or an unknown command.
     VersionOrCommand(u8),
-    /// Version 2: an unknown family or transport, or one that is no stream, in this byte.
+    /// Version 2: this byte has an unknown family or transport, or a transport other than a stream.
     FamilyOrTransport(u8),
-    /// Version 2: its length has no room for the addresses of its family, or for what it says follows them.
+    /// Version 2: the header is too short for the addresses of its family or for its TLVs.
     Length,
-    /// Version 2: the checksum that it carries is not its own.
+    /// Version 2: the CRC-32C in the header is wrong.
     Checksum,
 }
 
@@ -77,8 +77,8 @@ impl From<Truncated> for ProxyError {
     }
 }
 
-/// Reads a header off the beginning of a connection. `None`: there is more to come, and then the whole beginning is
-/// to be given again; never for [`PROXY_BYTES_MAX`] bytes and more.
+/// Parses the header at the beginning of a connection. Returns `None` while the header is incomplete: call again with
+/// all bytes from the beginning. Never returns `None` for [`PROXY_BYTES_MAX`] bytes or more.
 pub fn parse_proxy(bytes: &[u8]) -> Result<Option<ProxyHeader>, ProxyError> {
     if begins_like(bytes, TEXT_SIGNATURE) {
         return parse_text(bytes);
@@ -89,7 +89,7 @@ pub fn parse_proxy(bytes: &[u8]) -> Result<Option<ProxyHeader>, ProxyError> {
     Err(ProxyError::Signature)
 }
 
-/// Whether one of the two is the beginning of the other.
+/// Whether `bytes` starts with `signature` or is a part of its beginning.
 fn begins_like(bytes: &[u8], signature: &[u8]) -> bool {
     let common = bytes.len().min(signature.len());
     bytes[..common] == signature[..common]
@@ -105,11 +105,11 @@ fn parse_text(bytes: &[u8]) -> Result<Option<ProxyHeader>, ProxyError> {
     Ok(Some(ProxyHeader { client, bytes: end + 2 }))
 }
 
-/// `PROXY TCP4 source target source-port target-port`, one space between any two.
+/// Parses `PROXY TCP4 source target source-port target-port`, separated by single spaces.
 fn text_client(line: &str) -> Option<Option<SocketAddr>> {
     let mut words = line.split(' ').skip(1);
     let is_v4 = match words.next()? {
-        // What follows is to be ignored.
+        // §2.1: the receiver ignores the rest of the line.
         "UNKNOWN" => return Some(None),
         "TCP4" => true,
         "TCP6" => false,
@@ -123,7 +123,7 @@ fn text_client(line: &str) -> Option<Option<SocketAddr>> {
     words.next().is_none().then(|| Some(SocketAddr::new(source, source_port)))
 }
 
-/// Decimal, without sign and without leading zeros.
+/// Parses a decimal port without sign and without leading zeros.
 fn port(word: &str) -> Option<u16> {
     let canonical = word == "0" || (!word.starts_with('0') && word.bytes().all(|byte| byte.is_ascii_digit()));
     canonical.then(|| word.parse().ok()).flatten()
@@ -142,7 +142,7 @@ fn parse_binary(bytes: &[u8]) -> Result<Option<ProxyHeader>, ProxyError> {
         return Err(ProxyError::TooLong);
     }
     let Some(header) = bytes.get(..length) else { return Ok(None) };
-    // The peer's own connection: family and all that follows are to be skipped.
+    // LOCAL is the peer's own connection: the receiver ignores the family and skips the rest (§2.2).
     let client = if is_local { None } else { binary_client(family, header)? };
     Ok(Some(ProxyHeader { client, bytes: length }))
 }
@@ -150,7 +150,7 @@ fn parse_binary(bytes: &[u8]) -> Result<Option<ProxyHeader>, ProxyError> {
 fn binary_client(family: u8, header: &[u8]) -> Result<Option<SocketAddr>, ProxyError> {
     let mut cursor = Cursor::new(&header[BINARY_HEAD_BYTES..]);
     let client = match family {
-        // Unspecified: nothing is known about what follows.
+        // UNSPEC: the format of the rest is unknown.
         0x00 => return Ok(None),
         0x11 => {
             let (source, _target) = (cursor.array::<4>()?, cursor.array::<4>()?);
@@ -172,8 +172,7 @@ fn binary_client(family: u8, header: &[u8]) -> Result<Option<SocketAddr>, ProxyE
     Ok(client)
 }
 
-/// Walks over the TLVs (§2.2.1). Of all that may be there only the checksum concerns us: a header with a wrong one
-/// must not be believed.
+/// Parses the TLVs (§2.2.1) and verifies the checksum among them. All other TLVs are ignored.
 fn check_tlvs(cursor: &mut Cursor<'_>, header: &[u8]) -> Result<(), ProxyError> {
     while !cursor.is_empty() {
         let (kind, length) = (cursor.u8()?, usize::from(cursor.u16()?));
@@ -191,7 +190,7 @@ fn check_tlvs(cursor: &mut Cursor<'_>, header: &[u8]) -> Result<(), ProxyError> 
     Ok(())
 }
 
-/// CRC-32C (RFC 3720, appendix B.4), bit by bit: headers are short, and once a connection.
+/// CRC-32C (RFC 3720, appendix B.4), computed bit by bit: headers are short and come once per connection.
 fn crc32c(bytes: impl Iterator<Item = u8>) -> u32 {
     const REVERSED_POLYNOMIAL: u32 = 0x82f6_3b78;
     let step = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ REVERSED_POLYNOMIAL } else { crc >> 1 };
@@ -349,7 +348,7 @@ mod tests {
         let sum = crc32c(header.iter().copied());
         header[31..35].copy_from_slice(&sum.to_be_bytes());
         assert_eq!(parse_proxy(&header).unwrap().unwrap().client, address("192.0.2.7:56324"));
-        let kind_at = 28; // altered, there is no checksum any more
+        let kind_at = 28; // with another type the TLV is not a checksum
         for position in (16..header.len()).filter(|position| *position != kind_at) {
             let mut altered = header.clone();
             altered[position] ^= 1;

@@ -1,26 +1,26 @@
-//! Records of an encrypted link: what a batch is cut into before it is sent (link version 4).
+//! Records of an encrypted link (link version 4). Batches are cut into records before they are sent.
 //!
 //! ```text
 //! sealed length: 2 bytes, tag of 16 | ciphertext, 1 to 16,384 bytes | tag, 16 bytes
 //! ```
 //!
-//! The length has a tag of its own, so that it is believed only when it is the peer's: a receiver that believed a length
-//! which was altered on the path would wait for bytes that nobody sends.
+//! The length has its own authentication tag: a receiver that trusted a length altered on the path would wait for bytes
+//! that the peer never sends.
 
 use core::fmt;
 
-/// Bytes of a tag.
+/// Bytes of an authentication tag.
 pub const RECORD_TAG_BYTES: usize = 16;
-/// Bytes of a length before it is sealed: of the plaintext, in network order.
+/// Bytes of the length field before it is sealed: the number of plaintext bytes, in network order.
 pub const RECORD_LENGTH_BYTES: usize = 2;
 /// Bytes of the sealed length before each record.
 pub const RECORD_HEADER_BYTES: usize = RECORD_LENGTH_BYTES + RECORD_TAG_BYTES;
-/// Most bytes of a batch in one record.
+/// Maximum plaintext bytes in one record.
 pub const RECORD_PLAIN_BYTES_MAX: usize = 16 * 1024;
-/// The longest record: what a receiver buffers at most.
+/// Maximum bytes of a record, which is also the most that a receiver must buffer.
 pub const RECORD_BYTES_MAX: usize = RECORD_HEADER_BYTES + RECORD_PLAIN_BYTES_MAX + RECORD_TAG_BYTES;
 
-/// A record announces more bytes than a record may have, or none.
+/// The length field of a record is 0 or above [`RECORD_PLAIN_BYTES_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordLength(pub u16);
 
@@ -32,7 +32,7 @@ impl fmt::Display for RecordLength {
 
 impl core::error::Error for RecordLength {}
 
-/// The length of a record with `plain` bytes of a batch: 1 to [`RECORD_PLAIN_BYTES_MAX`].
+/// The length field of a record with `plain` bytes of a batch, from 1 to [`RECORD_PLAIN_BYTES_MAX`].
 pub fn emit_record_length(plain: usize) -> [u8; RECORD_LENGTH_BYTES] {
     debug_assert!((1..=RECORD_PLAIN_BYTES_MAX).contains(&plain), "batches are cut before they are sealed");
     #[expect(clippy::cast_possible_truncation, reason = "at most RECORD_PLAIN_BYTES_MAX, 16 KiB")]
@@ -40,10 +40,10 @@ pub fn emit_record_length(plain: usize) -> [u8; RECORD_LENGTH_BYTES] {
     length.to_be_bytes()
 }
 
-/// How many bytes of a batch are in the record.
+/// Reads the number of plaintext bytes in the record.
 ///
 /// # Errors
-/// No record has this length. Such a stream cannot be read on.
+/// The length is 0 or too large. The rest of the stream cannot be parsed.
 pub fn parse_record_length(bytes: [u8; RECORD_LENGTH_BYTES]) -> Result<usize, RecordLength> {
     let length = u16::from_be_bytes(bytes);
     match usize::from(length) {

@@ -1,4 +1,4 @@
-//! What the ends of a session say when it begins and when it moves to another carrier (PostMan §4.2, "Ensure packet
+//! The messages by which a session begins, moves to another carrier and is acknowledged (PostMan §4.2, "Ensure packet
 //! ordering"; Figure 3).
 
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ pub const SESSION_ID_BYTES: usize = 16;
 
 const FINISH_RECEIVED: u8 = 1;
 
-/// Names a session. The client makes it of random bytes; nobody can guess it.
+/// The id of a session: random bytes chosen by the client, so that it cannot be guessed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub [u8; SESSION_ID_BYTES]);
 
@@ -26,69 +26,69 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// Where one end of a session stands. Offsets count bytes since the session began.
+/// The progress of one end of a session. Offsets count bytes since the session began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// It has sent bytes up to this offset, on whatever carrier.
+    /// This end has sent bytes up to this offset, on any carrier.
     pub sent: u64,
-    /// It has received all bytes up to this offset.
+    /// This end has received all bytes up to this offset.
     pub received: u64,
     /// The other end may send up to this offset.
     pub credit: u64,
-    /// It knows that the other end sends no more.
+    /// This end has received the other end's *finish*.
     pub finish_received: bool,
 }
 
-/// A session's first words on a carrier.
+/// The part of *connect* and *reconnect* that identifies a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
-    /// Which session.
+    /// The session's id.
     pub session: SessionId,
-    /// The client key that the session's own key is derived from.
+    /// The client key from which the session's key is derived.
     pub key: KeyId,
-    /// Counts carriers: one with a lower or the same number is an old one.
+    /// The number of the carrier. The server refuses a number that is not above that of the carrier before.
     pub epoch: u32,
-    /// Which life of the session at its server is meant, as *resumed* told it; 0 in *connect*, which may begin one.
+    /// The session's life as in [`Resumed::life`]; 0 in *connect*.
     pub life: u64,
-    /// Where the client stands.
+    /// The client's progress.
     pub position: Position,
-    /// That the client knows the session's key; over [`Opening::proven`].
+    /// Proof that the client knows the session's key; a keyed hash over [`Opening::proven`].
     pub proof: [u8; PROOF_BYTES],
 }
 
-/// A session continues on this carrier.
+/// Continues a session on this carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reconnect {
-    /// The address that the client has on this carrier.
+    /// The client's address on this carrier.
     pub client: SocketAddr,
-    /// The server wanted; `None` for the one that the link belongs to.
+    /// The requested server; `None` for the server of the link.
     pub server: Option<SocketAddr>,
-    /// Which session, and where the client stands.
+    /// The session, and the client's progress.
     pub opening: Opening,
 }
 
-/// The answer to *reconnect*.
+/// The server's answer to the first message of a session on a carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resumed {
-    /// Of the session's first words on this carrier.
+    /// The epoch of the message that is answered.
     pub epoch: u32,
-    /// Names this life of the session, never 0: should the server lose the session, and begin it again because of words
-    /// that came late, that is another one.
+    /// Number of this life of the session, never 0. If the server loses the session and a late *connect* begins it
+    /// again, the new session has another number.
     pub life: u64,
-    /// Where the server stands.
+    /// The server's progress.
     pub position: Position,
-    /// That the server knows the session's key; over [`Resumed::proven`].
+    /// Proof that the server knows the session's key; a keyed hash over [`Resumed::proven`].
     pub proof: [u8; PROOF_BYTES],
 }
 
-/// How far the sender of this message has received.
+/// Reports how far the sender of this message has received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acknowledge {
-    /// All bytes up to this offset.
+    /// All bytes up to this offset have arrived.
     pub received: u64,
-    /// And that no more follow.
+    /// The other end's *finish* has arrived.
     pub finish_received: bool,
-    /// The other end is to say the same of itself, at once: asked on a carrier that has been silent.
+    /// Asks the other end to acknowledge at once: a probe of a carrier that has been silent.
     pub answer: bool,
 }
 
@@ -108,8 +108,8 @@ impl Position {
 }
 
 impl Opening {
-    /// What the proof covers, besides a label: in which kind of frame this is said, from which address, and all of
-    /// it. Not the server that is wanted: a helper settles that.
+    /// The bytes that the proof covers after a label: the frame's kind, the client's address, and the other fields. They do
+    /// not include the requested server, because a helper removes it when it forwards the message.
     pub fn proven(&self, kind: Kind, client: SocketAddr) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(96);
         bytes.push(kind as u8);
@@ -157,7 +157,7 @@ impl Reconnect {
 }
 
 impl Resumed {
-    /// What the proof covers, besides a label.
+    /// The bytes that the proof covers after a label.
     pub fn proven(&self, session: SessionId) -> Vec<u8> {
         let mut bytes = Vec::from(session.0);
         self.emit_unproven(&mut bytes);
@@ -197,7 +197,7 @@ impl Acknowledge {
     }
 }
 
-/// The two lowest bits of a byte that has no others than those known.
+/// The two lowest bits of `byte`, if no bits outside `known` are set.
 fn flags(byte: u8, known: u8) -> Result<[bool; 2], ControlError> {
     if byte & !known != 0 {
         return Err(ControlError::Flags(byte));

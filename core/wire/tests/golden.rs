@@ -1,5 +1,5 @@
-//! The wire format is frozen: every message of every link version is written as exactly these bytes, and read from
-//! them. A message without a vector fails here too. docs/wire.md says how the format may change.
+//! The wire format is frozen: every message of every link version is emitted as its vector, and parsed from it. A message
+//! without a vector fails, too. docs/wire.md says how the format may change.
 
 mod vectors;
 
@@ -24,16 +24,16 @@ fn frames_of(version: u8) -> (Vectors, Vec<(&'static str, Vec<Said>)>) {
         1 => (Vectors::read(include_str!("../golden/frames-1.hex")), version_1()),
         2 => (Vectors::read(include_str!("../golden/frames-2.hex")), version_2()),
         3 => (Vectors::read(include_str!("../golden/frames-3.hex")), version_3()),
-        // The frames of version 3, in encrypted records: link.hex has them.
+        // Version 4 adds no frames: it carries those of version 3 in encrypted records, for which link.hex has vectors.
         4 => (Vectors::read(""), Vec::new()),
         _ => panic!("link version {version} has no vectors: add golden/frames-{version}.hex"),
     }
 }
 
-/// One frame.
+/// An expected frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Said {
-    /// Kind, sender, whether the message goes on, bytes.
+    /// Kind, sender, *more* bit, payload.
     Data(Kind, u32, bool, &'static [u8]),
     Control(u32, Control),
 }
@@ -85,7 +85,7 @@ fn version_1() -> Vec<(&'static str, Vec<Said>)> {
     ]
 }
 
-/// No proof: only bytes that are easily found.
+/// Not a valid proof, but bytes that are easy to recognize.
 fn proof() -> [u8; PROOF_BYTES] {
     std::array::from_fn(|at| 0x40 + at as u8)
 }
@@ -146,7 +146,7 @@ fn written(said: &[Said]) -> Vec<u8> {
     bytes
 }
 
-/// Reads `bytes` and compares with what was said.
+/// Parses `bytes` and compares the pieces with the expected frames.
 fn check_read(name: &str, mut bytes: &[u8], said: &[Said]) {
     let mut disassembler = Disassembler::new();
     for frame in said {
@@ -160,7 +160,7 @@ fn check_read(name: &str, mut bytes: &[u8], said: &[Said]) {
     assert!(bytes.is_empty() && disassembler.is_between_frames(), "{name}: bytes are left");
 }
 
-/// The same frame as in version 2, said by a server of a connection without a session.
+/// The layout of *acknowledge* is that of version 2. In version 3 servers also send it for connections without a session.
 fn version_3() -> Vec<(&'static str, Vec<Said>)> {
     let told = |received, finish_received| {
         says(7, Acknowledge(self::Acknowledge { received, finish_received, answer: false }))
@@ -263,7 +263,7 @@ fn the_preamble_is_these_bytes() {
         assert_eq!((welcome.emit(), Welcome::parse(&bytes)), (bytes, Ok(welcome)), "{name}");
     }
     assert_eq!(vectors.iter().count(), 7, "all of them");
-    // Each role and verdict that can be read has a vector.
+    // Each role and verdict that can be parsed has a vector.
     let has =
         |length, at: usize, code| vectors.iter().any(|(_, bytes)| bytes.len() == length && bytes[at] == code);
     for code in 0..=u8::MAX {

@@ -1,4 +1,4 @@
-//! Questions of load and their answers are frozen: they are written as exactly these bytes, and read from them.
+//! Load datagrams are frozen: questions and answers are emitted as their vectors, and parsed from them.
 
 mod vectors;
 

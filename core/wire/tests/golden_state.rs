@@ -1,4 +1,4 @@
-//! A connection's state is written as exactly these bytes, and read from them.
+//! Connection states are emitted as their vectors, and parsed from them.
 
 mod vectors;
 
@@ -9,7 +9,7 @@ use spillway_wire::state::{
 };
 use vectors::{Vectors, hex};
 
-/// As a kernel's might be: nothing under way.
+/// A state as a kernel could export it: nothing in flight, and no optional fields.
 fn plain() -> ConnectionState {
     ConnectionState {
         local: "192.0.2.1:11211".parse().unwrap(),
@@ -50,7 +50,7 @@ fn plain() -> ConnectionState {
     }
 }
 
-/// With everything under way.
+/// A state with data in flight and all optional fields.
 fn full() -> ConnectionState {
     let cubic = Controller::Cubic {
         w_max: 50_000,
@@ -171,7 +171,7 @@ fn faults_are_named() {
     assert_eq!(altered(40, 1), Err(StateError::Checksum));
 }
 
-/// The checksum put right, so that what is behind it is tried.
+/// Corrects length and checksum, so that the fields behind them are parsed.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let end = bytes.len() - 8;
     let length = (end - 16) as u32;

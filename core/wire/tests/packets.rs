@@ -1,4 +1,4 @@
-//! Whole frames that are damaged: nothing panics, and what is damaged after its checksum was made is not believed.
+//! Parses damaged frames: no parser panics, and damage to bytes that a checksum covers is detected.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -14,10 +14,10 @@ const THERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const HERE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const THERE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 
-/// Where the IP header of a frame begins.
+/// Offset of the IP header in a frame.
 const IP: usize = ethernet::HEADER_BYTES;
 
-/// What a frame says, as far as a stack goes into it.
+/// The content of a frame, parsed as far as a stack needs it.
 #[derive(Debug, PartialEq)]
 enum Said {
     Arp(arp::Packet),
@@ -27,7 +27,7 @@ enum Said {
     Unknown,
 }
 
-/// Takes a frame apart as a stack does.
+/// Parses a frame as a stack does.
 fn take(frame: &[u8]) -> Result<Said, PacketError> {
     let (frame, packet) = ethernet::Header::parse(frame)?;
     match frame.kind {
@@ -127,7 +127,7 @@ fn segment(flags: Flags, options: Options, payload: &[u8], pseudo: impl FnOnce(u
     out
 }
 
-/// One of each kind.
+/// One frame of each kind.
 fn frames() -> Vec<Vec<u8>> {
     let timestamps = Some(Timestamps { value: 1, echo: 2 });
     let syn = Options {
@@ -189,8 +189,7 @@ fn frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Makes the checksums of a damaged IPv4 frame right where its lengths allow it, so that what lies behind them is
-/// reached.
+/// Corrects the checksums of a damaged IPv4 frame if its length permits it, so that the code behind the checks is reached.
 fn sum_again(frame: &mut [u8]) {
     let Some((head, payload)) = frame.get_mut(IP..).and_then(|packet| packet.split_at_mut_checked(20)) else {
         return;
@@ -209,12 +208,12 @@ fn sum_again(frame: &mut [u8]) {
     }
 }
 
-/// Below `limit`.
+/// A random number below `limit`.
 fn below(random: &mut Random, limit: usize) -> usize {
     random.below(limit as u64) as usize
 }
 
-/// Damages a frame in one way. What a coverage-guided fuzzer can call as well.
+/// Damages a frame in one random way. Also suitable for a coverage-guided fuzzer.
 fn mutate(frame: &mut Vec<u8>, random: &mut Random) {
     let place = below(random, frame.len().max(1));
     match below(random, 6) {
@@ -242,7 +241,7 @@ fn frames_of_every_kind_are_understood() {
 
 #[test]
 fn damage_to_what_is_summed_is_seen() {
-    // Each bit of the IP payload, and of IPv4's header; in IPv6 what is not part of the pseudo-header may change unseen.
+    // Each bit of the IP payload and of the IPv4 header. No checksum covers all of the IPv6 header.
     for frame in frames().into_iter().filter(|frame| frame[12..14] != [0x08, 0x06]) {
         let from = if frame[12..14] == [0x86, 0xdd] { IP + ipv6::HEADER_BYTES } else { IP };
         for place in from..frame.len() {
@@ -257,7 +256,7 @@ fn damage_to_what_is_summed_is_seen() {
 
 #[test]
 fn damaged_frames_do_no_harm() {
-    // For a long search: SPILLWAY_SEEDS, so many, from SPILLWAY_SEED on.
+    // For a long search, SPILLWAY_SEED sets the first seed and SPILLWAY_SEEDS the number of seeds.
     let number_of = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
     let (first, seeds) =
         (number_of("SPILLWAY_SEED").unwrap_or(0), number_of("SPILLWAY_SEEDS").unwrap_or(100_000));
@@ -277,6 +276,6 @@ fn damaged_frames_do_no_harm() {
             Err(_) => refused += 1,
         }
     }
-    // Both sides of the checks are reached.
+    // Valid and invalid frames both occur often.
     assert!(believed > seeds / 20 && refused > seeds / 4, "{believed} believed, {refused} refused");
 }

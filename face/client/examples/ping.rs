@@ -1,5 +1,5 @@
-//! Sends requests to an echo server, over its own link port, then through a helper, then over its own link port again,
-//! and prints how long the replies took. The other end is the server library's `echo` example.
+//! Sends requests to an echo server: on its own link port, then through a helper, and then on its own link port again.
+//! Prints the latency of the replies. The server is the server library's `echo` example.
 //!
 //! ```text
 //! ping SERVER_LINK_PORT HELPER_LINK_PORT CLIENT_KEY_FILE [COUNT]
@@ -37,7 +37,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     measure(&mut session, count)?;
     for route in [1, 0] {
         session.move_to(route)?;
-        measure(&mut session, 1)?; // takes until the session is there
+        measure(&mut session, 1)?; // waits until the session has moved
         measure(&mut session, count)?;
     }
     Ok(session.close()?)

@@ -1,9 +1,9 @@
-//! Asking a few helpers how loaded they are, before a client goes to one of them (PostMan §5.2).
+//! Asks a few helpers for their load, before a client chooses one of them (PostMan §5.2).
 //!
-//! An [`Ask`] lives in a loop of the caller's: watch [its descriptor](AsFd) for reading, call
-//! [`handle_ready`](Ask::handle_ready) when it is ready, wait no longer than [`poll_timeout`](Ask::poll_timeout), and ask
-//! [`poll`](Ask::poll) after both. It is one UDP socket, from the port number that the client shall connect from: the
-//! helper's thread that answers is then the one that will serve. It is closed with the [`Ask`].
+//! An [`Ask`] runs in the caller's event loop: watch [its descriptor](AsFd) for reading, call
+//! [`handle_ready`](Ask::handle_ready) when it is ready, wait no longer than [`poll_timeout`](Ask::poll_timeout), and call
+//! [`poll`](Ask::poll) after both. An `Ask` owns one UDP socket, with the port number that the client shall connect from:
+//! the helper's thread that answers is then the thread that will serve the client.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -22,37 +22,37 @@ use spillway_wire::preamble::{KeyId, NONCE_BYTES};
 use crate::LinkTarget;
 use crate::{jitter, socket};
 
-/// How long helpers have to answer when nobody says otherwise. Within a data centre an answer takes a fraction of a
-/// millisecond, and one that takes longer than this is of a helper with too much to do.
+/// Default time for helpers to answer. Within a data centre an answer takes a fraction of a millisecond; a helper that takes
+/// longer than this is overloaded.
 pub const ASK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Datagrams taken in one turn: answers are few, strangers' datagrams may be many.
+/// Maximum of datagrams received in one turn, because others than the helpers may send any number.
 const PER_TURN: usize = 64;
 
-/// Where a client is to go.
+/// The outcome of an [`Ask`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// To this one of the helpers, by index.
+    /// Connect to this helper.
     Helper {
-        /// Which.
+        /// Index in the list of helpers.
         helper: usize,
-        /// The port number to connect from, so that it is served by the thread that has answered.
+        /// The port number to connect from, so that the thread that has answered serves the client.
         local_port: u16,
-        /// It has answered. Otherwise none has, and this is one at random of those that were asked: datagrams may not get
-        /// through where connections do.
+        /// The helper has answered. Otherwise no helper has, and this is a random one of those asked: a firewall may drop
+        /// datagrams and let connections pass.
         heard: bool,
     },
-    /// To none: those that have answered take no more clients, and no answer counts as full.
+    /// Connect to no helper: all that have answered accept no clients, and a helper without an answer counts as full.
     Nobody,
 }
 
-/// A question to a few helpers of many.
+/// Questions to a few of many helpers.
 #[derive(Debug)]
 pub struct Ask {
     socket: OwnedFd,
     local_port: u16,
     choice: Choice,
-    /// In the order of the choice's places.
+    /// Indexed by place in `choice`.
     questions: Vec<Outstanding>,
     deadline: Instant,
     jitter: Jitter,
@@ -66,20 +66,19 @@ struct Outstanding {
 }
 
 impl Ask {
-    /// Asks `d` of these helpers, chosen at random: each for itself, and for the same port number. They have
-    /// [`ASK_TIMEOUT`] to answer.
+    /// Asks `d` of these helpers, chosen at random, for their load. They have [`ASK_TIMEOUT`] to answer.
     ///
     /// # Errors
-    /// The host has no descriptors, no free ports, or no random bytes. A helper that cannot be reached is no error: it does
-    /// not answer.
+    /// The host has no descriptors, no free ports, or no random bytes. A helper that cannot be reached is not an error: it
+    /// does not answer.
     pub fn start(now: Instant, helpers: &[LinkTarget], d: usize) -> io::Result<Ask> {
         Ask::start_within(now, helpers, d, ASK_TIMEOUT)
     }
 
-    /// As [`start`](Self::start), with another time to answer.
+    /// As [`start`](Self::start), with the time `within` to answer.
     ///
     /// # Errors
-    /// As of `start`.
+    /// As [`start`](Self::start).
     pub fn start_within(now: Instant, helpers: &[LinkTarget], d: usize, within: Duration) -> io::Result<Ask> {
         let mut jitter = Jitter::seeded(jitter::seed()?);
         let choice = Choice::new(helpers.len(), d, &mut || jitter.fraction());
@@ -93,7 +92,7 @@ impl Ask {
             let asked = u8::try_from(chosen.len()).unwrap_or(u8::MAX);
             let question = Question { asked, key: KeyId([0; 8]), nonce, server: target.server };
             let bytes = prove_ask(&target.key, question);
-            // One that does not leave is one that is not answered.
+            // A question that cannot be sent has no answer.
             let _ = net::sendto(&socket, &bytes, SendFlags::NOSIGNAL, &as_seen(target.address, is_ipv6));
             let (address, key) = (target.address, target.key.clone());
             questions.push(Outstanding { address, key, nonce });
@@ -101,9 +100,9 @@ impl Ask {
         Ok(Ask { socket, local_port, choice, questions, deadline: now + within, jitter })
     }
 
-    /// Takes the answers that have come. What is forged, stale, of somebody else or none at all is passed over.
+    /// Receives answers. Ignores datagrams that are forged, stale, from another address, or not answers.
     pub fn handle_ready(&mut self) {
-        // One byte more than an answer has: what is longer is none.
+        // One byte more than an answer, so that longer datagrams are recognised.
         let mut buffer = [MaybeUninit::uninit(); LOAD_BYTES + 1];
         for _ in 0..PER_TURN {
             match net::recvfrom(&self.socket, &mut buffer, RecvFlags::TRUNC) {
@@ -128,7 +127,7 @@ impl Ask {
         }
     }
 
-    /// What has come of it: once all have answered, or their time is over. To be asked once.
+    /// The outcome, once all helpers have answered or their time is over. Do not call it again after an outcome.
     pub fn poll(&mut self, now: Instant) -> Option<Asked> {
         if !self.choice.is_complete() && now < self.deadline {
             return None;
@@ -147,7 +146,7 @@ impl Ask {
         }))
     }
 
-    /// When to ask [`poll`](Self::poll) at the latest.
+    /// When to call [`poll`](Self::poll) at the latest.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         self.deadline
@@ -155,13 +154,13 @@ impl Ask {
 }
 
 impl AsFd for Ask {
-    /// Readable when somebody has answered.
+    /// Readable when a datagram has arrived.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// A socket at a free port; one for IPv6 reaches helpers of IPv4, too.
+/// A socket at a free port. An IPv6 socket also reaches IPv4 helpers.
 fn open(is_ipv6: bool) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let family = if is_ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
@@ -174,7 +173,7 @@ fn open(is_ipv6: bool) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// An address as a socket of this kind knows it.
+/// The address in the family of the socket.
 fn as_seen(address: SocketAddr, is_ipv6: bool) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if is_ipv6 => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),

@@ -1,8 +1,8 @@
-//! Seeds from the host for the randomness that keeps clients apart in time.
+//! Seeds for the jitter that spreads clients in time.
 
 use std::io;
 
-/// Not the same in two places.
+/// A random seed from the host.
 pub(crate) fn seed() -> io::Result<u64> {
     let mut seed = [0; 8];
     seed.copy_from_slice(&spillway_keys::fresh_nonce()?[..8]);

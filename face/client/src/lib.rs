@@ -1,16 +1,15 @@
-//! The client library: sessions that outlive what carries them, and go to helpers and back by themselves.
+//! The client library: sessions that outlive their carriers, and move to helpers and back.
 //!
 //! A [`Session`] is one ordered stream of bytes in each direction (PostMan §4.2, "Ensure packet ordering"). Its bytes
-//! travel over a link to a helper's link port, or straight to the server's link port, in batches with those of other
-//! clients. When what carries it is lost, silent, or to be left, it goes on elsewhere, requests in flight included.
+//! travel over a link to the link port of a helper or of the server. When this carrier is lost, silent or draining, the
+//! session continues on another one, with its requests in flight.
 //!
-//! Nothing here blocks: a session lives in an event loop of the caller's, with thousands of others; its documentation
-//! says how. For programs without such a loop there is [`BlockingSession`](session::BlockingSession).
+//! A [`Session`] never blocks: it runs in the caller's event loop, beside thousands of others. A program without such a
+//! loop uses [`BlockingSession`](session::BlockingSession).
 //!
-//! With [`relief`], sessions go to helpers when replies are slow, and come back.
+//! With [`relief`], sessions move to helpers when replies are slow, and back later.
 //!
 //! # Example
-//! Two lines more than a `TcpStream` needs:
 //! ```no_run
 //! use std::io::{Read, Write};
 //! use spillway_client::{LinkTarget, SessionSettings, session::BlockingSession};
@@ -26,7 +25,7 @@
 //! let mut reply = [0; 4096];
 //! cache.write_all(b"get key\r\n")?;
 //! let _length = cache.read(&mut reply)?;
-//! cache.move_to(1)?; // replies are slow: let the helper carry us
+//! cache.move_to(1)?; // replies are slow: move to the helper
 //! cache.write_all(b"get key\r\n")?;
 //! let _length = cache.read(&mut reply)?;
 //! cache.close()?;

@@ -1,4 +1,4 @@
-//! Where encrypted links' records are opened: one place for each thread.
+//! One buffer for each thread, for the plaintext of encrypted links' records.
 
 use std::cell::Cell;
 
@@ -8,9 +8,9 @@ thread_local! {
     static SCRATCH: Cell<Scratch> = Cell::default();
 }
 
-/// Lends the thread's scratch.
+/// Runs `use_it` with the thread's buffer.
 pub(crate) fn with<R>(use_it: impl FnOnce(&mut Scratch) -> R) -> R {
-    // While a thread ends there is none any more.
+    // A thread that ends has dropped its buffer: use a new one.
     let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
     let outcome = use_it(&mut scratch);
     let _ = SCRATCH.try_with(|place| place.set(scratch));

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
-/// Starts to connect, from this port number if it is free.
+/// Starts to connect, from `local_port` if it is free.
 pub(crate) fn start_from(target: SocketAddr, local_port: Option<u16>) -> io::Result<OwnedFd> {
     match local_port.and_then(|port| connect(target, Some(port)).ok()) {
         Some(socket) => Ok(socket),
@@ -32,7 +32,7 @@ fn connect(target: SocketAddr, local_port: Option<u16>) -> io::Result<OwnedFd> {
     }
 }
 
-/// Whether it is connected by now.
+/// Whether the socket has connected. `Err`: connecting has failed.
 pub(crate) fn is_connected(socket: &OwnedFd) -> io::Result<bool> {
     sockopt::socket_error(socket)??;
     match net::getpeername(socket) {
@@ -42,12 +42,11 @@ pub(crate) fn is_connected(socket: &OwnedFd) -> io::Result<bool> {
     }
 }
 
-/// Its own address.
 pub(crate) fn local_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
     Ok(net::getsockname(socket)?.try_into()?)
 }
 
-/// Sends a prefix.
+/// Sends a prefix of `bytes`, and returns its length.
 pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     loop {
         match net::send(socket, bytes, SendFlags::NOSIGNAL) {
@@ -57,7 +56,7 @@ pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// Receives what has come into memory that need not have been written before; nothing is the end.
+/// Receives into uninitialised memory. No bytes: the end of the stream.
 pub(crate) fn receive_into<'a>(
     socket: &OwnedFd,
     space: &'a mut [MaybeUninit<u8>],
@@ -79,7 +78,7 @@ mod tests {
                 continue;
             };
             let target = listener.local_addr().unwrap();
-            // Free of datagrams is free of connections, almost always.
+            // A port number that is free for UDP is nearly always free for TCP.
             let from = (0..20).any(|_| {
                 let port = UdpSocket::bind(any).unwrap().local_addr().unwrap().port();
                 let socket = start_from(target, Some(port)).unwrap();

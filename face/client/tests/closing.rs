@@ -1,5 +1,5 @@
-//! A session that has closed stays on its carrier until the server has answered; one that is reset holds nothing from then
-//! on. The test plays the server.
+//! A closed session stays on its carrier until the server has answered; a reset session frees its buffers at once. The test
+//! plays the server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +15,7 @@ use spillway_transport::Time;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A server with one link, which does only what the test tells it to.
+/// A server with one link, driven by the test.
 struct Server {
     stream: TcpStream,
     start: Instant,
@@ -91,7 +91,7 @@ impl Server {
         }
     }
 
-    /// Says these on the session's carrier, then *accepted*, which the session tells its user.
+    /// Sends these messages on the session's carrier, and then *accepted*, which the session reports as an event.
     fn say(&mut self, controls: &[Control]) {
         let (_, id) = self.carried.unwrap();
         controls.iter().for_each(|control| self.link.say(id, *control));
@@ -104,8 +104,8 @@ impl Server {
     }
 }
 
-/// A helped session on the first of two routes, of which the other is the server's own port; and the server at the end of
-/// the first. Neither asks for signs of life.
+/// A session on the first of two routes, a helper's, and the server at the end of that link. The other route is the server's
+/// own port. The timeouts are too long for probes.
 fn begun() -> (Session, Server) {
     let (helper, own) =
         (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
@@ -140,7 +140,7 @@ fn until(session: &mut Session, server: &mut Server, mut done: impl FnMut(&mut S
     }
 }
 
-/// Waits for *accepted*, before which the session is to tell nothing else.
+/// Waits for *accepted*, which must be the session's next event.
 fn await_accepted(session: &mut Session, server: &mut Server) {
     until(session, server, |session, _| match session.poll_event() {
         Some(SessionEvent::Accepted) => true,
@@ -161,7 +161,7 @@ fn ends_in_order(mut session: Session, mut server: Server) {
 fn a_closed_session_does_not_leave_where_it_is_asked_to() {
     let (mut session, mut server) = begun();
     session.close(Instant::now());
-    // The helper drains, and the server, which has not heard *close* yet, wants the session at its own port: both at once.
+    // At the same time the helper drains and the server, which has not received *close*, asks the session to return.
     server.link.drain(0);
     server.say(&[Control::Drain { deadline_ms: 0 }]);
     await_accepted(&mut session, &mut server);
@@ -173,7 +173,7 @@ fn a_closed_session_does_not_leave_where_it_is_asked_to() {
 #[test]
 fn closing_calls_a_departure_off() {
     let (mut session, mut server) = begun();
-    // Within seven days, so that it does not depart during the test.
+    // A deadline of seven days, so that the session does not move during the test.
     server.link.drain((7 * DAY).as_millis() as u32);
     server.say(&[]);
     await_accepted(&mut session, &mut server);
@@ -210,14 +210,14 @@ fn memory_follows_what_waits_and_a_reset_frees_all_of_it() {
     until(&mut session, &mut server, |session, _| session.arrived_bytes() == window);
     let held = session.held_bytes();
     assert!((window..=window + 4096).contains(&held), "{held} bytes of memory for {window} that arrived");
-    // Received, and then nothing waits.
+    // Receive everything: then the buffers are free.
     let mut all = vec![0; window];
     let mut received = 0;
     while received < window {
         received += session.receive(Instant::now(), &mut all[received..]).unwrap();
     }
     assert_eq!((session.arrived_bytes(), session.held_bytes()), (0, 0));
-    // Both directions wait: the server does not hear what is sent.
+    // Bytes wait in both directions, because the server does not run between `send` and `reset`.
     until(&mut session, &mut server, |_, server| server.table.info(handle).unwrap().bytes_kept == 0);
     assert_eq!(server.table.write(handle, &vec![7; window / 2]), window / 2);
     until(&mut session, &mut server, |session, _| session.arrived_bytes() == window / 2);

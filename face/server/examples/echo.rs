@@ -5,9 +5,9 @@
 //!      [--allow-clients CIDR]...
 //! ```
 //!
-//! The plain half is what such a server has anyway: `accept`, `read`, `write`. The helped half adds what the paper
-//! asks of the developer: *decompose* what came from a helper, *compose* the replies, and send them in one batch
-//! at the end of the turn. Both end in the same [`Pending`] replies of a client.
+//! The plain half is an ordinary server: `accept`, `read`, `write`. The helped half adds the paper's verbs: *decompose*
+//! a helper's batches, *compose* the replies, and send them in one batch at the end of the turn. Both halves keep a
+//! client's unsent replies in [`Pending`].
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -26,17 +26,17 @@ const MARK_LISTENER: u32 = 0;
 const MARK_PLAIN: u32 = 1;
 const MARK_LINKS: u32 = 2;
 
-/// Out of descriptors, the plain port is left alone for so long.
+/// How long the plain port accepts nothing after the process ran out of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A client that sends and does not read its replies is not read either beyond this.
+/// Back-pressure: a plain client with this many unsent reply bytes is not read.
 const PENDING_BYTES_MAX: usize = 256 * 1024;
 
 fn main() -> ExitCode {
     serve(std::env::args().skip(1))
 }
 
-/// Serves as these arguments say, until it fails or is ended.
+/// Runs the server with these arguments until an error.
 pub fn serve(arguments: impl Iterator<Item = String>) -> ExitCode {
     match Arguments::parse(arguments)
         .and_then(|arguments| Server::start(arguments)?.run().map_err(|e| e.to_string()))
@@ -60,17 +60,16 @@ struct Server {
     buffer: Box<[u8]>,
 }
 
-/// A plain client: a socket of its own.
 struct Plain {
     stream: TcpStream,
     replies: Pending,
 }
 
-/// Replies that a client has no room for yet.
+/// Replies that wait for room at the client.
 #[derive(Default)]
 struct Pending {
     bytes: Vec<u8>,
-    /// The client sends no more: when all is said, so do we.
+    /// The client sends no more requests: close its connection after the last reply.
     finished: bool,
 }
 
@@ -86,7 +85,7 @@ impl Server {
             Ok(epoll)
         });
         let epoll = watched.map_err(|e| format!("cannot make an epoll set: {e}"))?;
-        // Whoever started us on port 0 reads the real ports here.
+        // With port 0, this line tells the parent process the real ports.
         let listen = listener.local_addr().map_err(|e| e.to_string())?;
         println!("listening on {listen}, links on {}", links.address());
         Ok(Server {
@@ -101,7 +100,6 @@ impl Server {
         })
     }
 
-    /// The event loop.
     fn run(mut self) -> io::Result<()> {
         loop {
             self.links.watch_in(&self.epoll, MARK_LINKS)?;
@@ -119,7 +117,7 @@ impl Server {
                 match (data >> 32) as u32 {
                     MARK_LISTENER => self.accept_plain(now),
                     MARK_PLAIN => self.serve_plain(data as u32),
-                    // A link can be read: the batches of a helper, or of a client that speaks links itself.
+                    // A link is readable: batches of a helper or of a library client.
                     _ => {
                         if let Some(link) = self.links.handle_ready(now, data, event.flags) {
                             self.serve_link(now, link);
@@ -135,7 +133,7 @@ impl Server {
             while let Some(event) = self.links.poll_event() {
                 self.handle(event);
             }
-            // One batch for each link with all the replies of this turn.
+            // Each link gets one batch with all replies of this turn.
             self.links.flush(now);
         }
     }
@@ -160,10 +158,10 @@ impl Server {
             }
             Event::Data { client, bytes } => {
                 let Some(replies) = self.helped.get_mut(&client) else { return };
-                // Straight from the batch of requests into the batch of replies, unless some wait already.
+                // Copy from the batch of requests into the batch of replies, unless earlier replies wait.
                 let composed = if replies.bytes.is_empty() { self.links.compose(client, bytes) } else { 0 };
                 self.links.consumed(client, composed).expect("consumed at most what was received");
-                // The rest is bounded by the client's window: it is not consumed before it is composed.
+                // The client's window bounds the rest, because it is not consumed before it is composed.
                 replies.bytes.extend_from_slice(&bytes[composed..]);
             }
             Event::Room { client } => self.reply(client),
@@ -180,12 +178,12 @@ impl Server {
             Event::LinkOpened { peer, role, .. } => eprintln!("echo: {role} at {peer} opened a link"),
             Event::LinkLost { peer, why, .. } => eprintln!("echo: link of {peer} is gone: {why}"),
             Event::Forbidden { address, why, .. } => eprintln!("echo: refused {address}: {why}"),
-            // Only those who forward ask for runs.
+            // `Run` comes only from `decompose_run`.
             Event::Drain { .. } | Event::Run { .. } => {}
         }
     }
 
-    /// Composes what waits for a helped client, as far as there is room.
+    /// Composes waiting replies of a helped client, as far as there is room.
     fn reply(&mut self, client: Client) {
         let Some(replies) = self.helped.get_mut(&client) else { return };
         let composed = self.links.compose(client, &replies.bytes);
@@ -198,14 +196,14 @@ impl Server {
         }
     }
 
-    // The plain half: as in any server.
+    // The plain half.
 
     fn accept_plain(&mut self, now: Instant) {
         loop {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // Out of descriptors, most likely. The port would be ready for ever.
+                // Most likely EMFILE. The listener stays readable, so it must not be watched for a while.
                 Err(_) => {
                     self.paused_until = Some(now + PAUSE);
                     return self.watch_listener(EventFlags::empty());
@@ -224,7 +222,7 @@ impl Server {
     }
 
     fn watch_listener(&self, interest: EventFlags) {
-        // It is in the set since the start, and a change of what is there cannot fail.
+        // Cannot fail: `start` has added the listener to the set.
         let _ = epoll::modify(&self.epoll, &self.listener, data(MARK_LISTENER, 0), interest);
     }
 
@@ -234,7 +232,7 @@ impl Server {
         match client.serve(&mut self.buffer) {
             Ok(true) if client.interest() == before => {}
             Ok(true) => {
-                // If the set cannot be changed, the client is closed rather than forgotten.
+                // A client whose interest cannot be changed would get no more events.
                 let interest = client.interest();
                 if epoll::modify(&self.epoll, &client.stream, data(MARK_PLAIN, number), interest).is_err() {
                     self.plain.remove(&number);
@@ -253,7 +251,7 @@ impl Plain {
         interest
     }
 
-    /// Whether the client stays.
+    /// Reads requests and writes replies. Returns whether the connection stays open.
     fn serve(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
         if self.interest().contains(EventFlags::IN) {
             match self.stream.read(buffer) {

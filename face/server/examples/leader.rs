@@ -1,12 +1,12 @@
-//! A leader that forwards requests to a replica without taking them apart: PostMan §4.2, "Further optimization".
+//! A leader that forwards requests to a replica without decoding them: PostMan §4.2, "Further optimization".
 //!
 //! ```text
 //! leader --link 127.0.0.1:7400 --replica 127.0.0.1:7500 [--key FILE]... [--client-key FILE]...
 //! ```
 //!
-//! What helpers send comes as runs of frames and goes on as it came, in parcels that say of which link it is; the replica
-//! answers with runs of reply frames, which go back as they are. A frame's header names its client, so the leader looks
-//! at none of them. Only the ends of clients, and sessions, are its own business.
+//! Helpers' requests are runs of frames. The leader forwards each run unchanged, in a parcel that names its link; the
+//! replica answers with runs of reply frames, which the leader sends back unchanged. A frame's header names its client, so
+//! the leader decodes no frame. It handles only the ends of connections, and sessions.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
@@ -26,12 +26,12 @@ use spillway_wire::{Control, Disassembler, HEADER_BYTES, Header, Id, Kind, Piece
 const MARK_LINKS: u32 = 0;
 const MARK_REPLICA: u32 = 1;
 
-/// The highest bit of a parcel's length: its frames are control.
+/// This bit of a parcel's length: its frames are control messages.
 const CONTROL: u32 = 1 << 31;
 const PARCEL_HEAD_BYTES: usize = 8;
-/// Replies of a link that wait for their clients to read, at most: whoever reads least is closed then.
+/// Maximum of a link's reply bytes that wait for room. Beyond it, the client with most of these bytes is closed.
 const WAITING_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Sessions have no link of their own: the leader numbers them, as senders of this one.
+/// The link number of all sessions. The leader gives each session a sender of this link.
 const SESSIONS: u32 = 0;
 
 /// Names a client to the replica: the number of its link, and its sender there.
@@ -54,27 +54,28 @@ struct Leader {
     replica: Replica,
     numbers: HashMap<LinkId, u32>,
     by_number: HashMap<u32, LinkId>,
-    /// Neither is used again.
+    /// Numbers of links and sessions are not reused.
     next_link: u32,
     next_session: u32,
     clients: HashMap<Name, Client>,
     names: HashMap<Client, Name>,
-    /// Clients that have closed: their names are free when the replica has heard of it.
+    /// Clients that are closed. A client's name is free when the replica has echoed the *close*.
     closing: HashMap<Client, CloseReason>,
-    /// Clients to which the replica says no more.
+    /// Clients to which the replica sends no more replies.
     finishing: HashSet<Client>,
-    /// Replies that their clients have no room for: frames of a link, bytes of a session.
+    /// Replies that wait for room: the frames of each link.
     waiting: HashMap<u32, Vec<u8>>,
+    /// Replies that wait for room: the bytes of each session.
     session_waiting: HashMap<Client, Vec<u8>>,
     buffer: Box<[u8]>,
 }
 
-/// The replica's connection: an ordinary one, for what goes over it is large.
+/// The connection to the replica: plain TCP, because parcels are large already.
 struct Replica {
     stream: TcpStream,
-    /// Parcels that it has not taken. Their clients have no credit for more, so that bounds it.
+    /// Parcels that the socket has not taken. Their bytes are not consumed, so the clients' windows bound them.
     unsent: VecDeque<Parcel>,
-    /// Of the first one.
+    /// Bytes of the first unsent parcel that were sent.
     sent: usize,
     received: Vec<u8>,
     watches_room: bool,
@@ -82,21 +83,21 @@ struct Replica {
 
 struct Parcel {
     bytes: Vec<u8>,
-    /// The link whose run it is.
+    /// The link whose run the parcel is; `None` for control messages and data of sessions.
     link: Option<LinkId>,
 }
 
 fn head(link: u32, length: usize, control: bool) -> [u8; PARCEL_HEAD_BYTES] {
     let mut head = [0; PARCEL_HEAD_BYTES];
     head[..4].copy_from_slice(&link.to_be_bytes());
-    // A run is at most a buffer.
+    // Cannot overflow: a run is at most `RUN_BUFFER_BYTES`.
     let length = length as u32 | if control { CONTROL } else { 0 };
     head[4..].copy_from_slice(&length.to_be_bytes());
     head
 }
 
 impl Replica {
-    /// Sends a parcel. Whether it is all gone; else the rest is copied and waits.
+    /// Sends a parcel. Returns whether the socket has taken all of it; otherwise a copy waits.
     fn send(
         &mut self,
         head: [u8; PARCEL_HEAD_BYTES],
@@ -105,7 +106,7 @@ impl Replica {
     ) -> io::Result<bool> {
         let mut sent = 0;
         if self.unsent.is_empty() {
-            // Straight from the buffer of what was received.
+            // Send from the receive buffer, without a copy.
             sent = match self.stream.write_vectored(&[IoSlice::new(&head), IoSlice::new(frames)]) {
                 Ok(sent) => sent,
                 Err(error) if is_later(&error) => 0,
@@ -121,7 +122,7 @@ impl Replica {
         Ok(false)
     }
 
-    /// Sends what waits, and returns what is gone.
+    /// Sends waiting parcels, and returns those that the socket has taken.
     fn push(&mut self) -> io::Result<Vec<Parcel>> {
         let mut gone = Vec::new();
         while let Some(first) = self.unsent.front() {
@@ -228,7 +229,7 @@ impl Leader {
                 }
             }
             Event::Data { client, bytes } => {
-                // A session's. It has consumed them when they are answered.
+                // Data of a session: it is consumed when the replies are composed.
                 let Some(&(number, sender)) = self.names.get(&client) else { return Ok(()) };
                 for bytes in bytes.chunks(usize::from(u16::MAX)) {
                     let header = Header {
@@ -283,7 +284,7 @@ impl Leader {
         Ok(())
     }
 
-    /// Tells the replica something of a client, after its requests; it says the same when those are answered.
+    /// Sends a client's control message to the replica, after its requests. The replica echoes it after their replies.
     fn say(&mut self, client: Client, control: Control) -> io::Result<()> {
         let Some(&(number, sender)) = self.names.get(&client) else { return Ok(()) };
         let mut frame = Vec::new();
@@ -327,7 +328,7 @@ impl Leader {
         Ok(())
     }
 
-    /// A link's replies go into its next batch as they are.
+    /// Puts a link's replies unchanged into its next batch.
     fn answer(&mut self, number: u32, run: &[u8]) -> io::Result<()> {
         let Some(&link) = self.by_number.get(&number) else { return Ok(()) };
         let waiting = self.waiting.entry(number).or_default();
@@ -350,7 +351,7 @@ impl Leader {
         if waiting.len() <= WAITING_BYTES_MAX {
             return Ok(());
         }
-        // As servers do that bound what they keep for one client.
+        // The client with most waiting bytes reads too slowly: it is reset.
         let mut bytes = HashMap::new();
         for (header, _) in frames(waiting) {
             *bytes.entry(header.id.0).or_insert(0) += usize::from(header.length);
@@ -398,7 +399,7 @@ impl Leader {
                     self.finishing.insert(client);
                     self.end_if_answered(client);
                 }
-                // Nothing of it is under way any more.
+                // The *close*: the replica has answered everything, so the name is free.
                 Piece::Control { .. } => {
                     let reason = self.closing.get(&client).copied().unwrap_or(CloseReason::Normal);
                     self.links.close(client, reason);
@@ -409,7 +410,7 @@ impl Leader {
         Ok(())
     }
 
-    /// A client that sends no more is closed when it has been given all replies.
+    /// Closes a client that has finished, if all its replies are composed.
     fn end_if_answered(&mut self, client: Client) {
         let Some(&(number, sender)) = self.names.get(&client) else { return };
         let waits = self.waiting.get(&number).is_some_and(|run| frames(run).any(|(it, _)| it.id.0 == sender))

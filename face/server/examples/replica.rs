@@ -1,11 +1,11 @@
-//! A replica to which `leader` forwards: it applies requests in the order in which they come, and answers each.
+//! A replica to which `leader` forwards: it applies requests in the order of their arrival, and answers each.
 //!
 //! ```text
 //! replica --listen 127.0.0.1:7500
 //! ```
 //!
-//! What it applies is simple: each request is appended to a log, of which only the length is kept, and its answer is the
-//! request. It gets the frames of many clients in one parcel and puts its replies into one, as they are to be sent.
+//! To apply a request is to append it to a log, of which only the length is kept; the reply is the request. A parcel
+//! contains the frames of many clients, and the replies to it make one parcel, whose frames the leader sends unchanged.
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use spillway_batch::Assembler;
 use spillway_wire::{Control, Disassembler, Kind, Piece};
 
-/// A parcel: link, length, both of four bytes; and frames. The highest bit of the length says that they are control.
+/// A parcel is a link and a length, four bytes each, and frames. This bit of the length: the frames are control messages.
 const CONTROL: u32 = 1 << 31;
-/// The longest parcel that is taken.
+/// Maximum length of a parcel's frames.
 const PARCEL_BYTES_MAX: u32 = 1 << 24;
 
 static LOG_BYTES: AtomicU64 = AtomicU64::new(0);
@@ -83,7 +83,8 @@ fn serve(leader: &TcpStream) -> io::Result<()> {
     }
 }
 
-/// Applies a parcel's requests, and answers the ends of clients when everything before is answered. Whether it was control.
+/// Applies a parcel's requests. *finish* and *close* are echoed, after the replies to all requests before them. Returns
+/// whether the parcel contains control messages.
 fn apply(mut parcel: &[u8], replies: &mut Assembler) -> io::Result<bool> {
     let mut disassembler = Disassembler::new();
     let mut is_control = false;

@@ -1,19 +1,19 @@
-//! Values by virtual connections of this thread's links.
+//! A map from the virtual connections of this thread's links to values.
 
 use spillway_batch::{Id, IdTable};
 
 use crate::event::LinkId;
 
-/// A look-up is three indexings, without a hash: it is made for each message.
+/// Each message needs a look-up, so a look-up is three indexings and no hash.
 #[derive(Debug)]
 pub(crate) struct ByConnection<T> {
-    /// By slot of the link.
+    /// Indexed by [`LinkId::slot`].
     links: Vec<OnLink<T>>,
 }
 
 #[derive(Debug)]
 struct OnLink<T> {
-    /// Which of the slot's links this is about; 0 for none.
+    /// Generation of the link whose values these are; 0 without values.
     generation: u32,
     values: IdTable<T>,
 }
@@ -25,7 +25,7 @@ impl<T> Default for ByConnection<T> {
 }
 
 impl<T> ByConnection<T> {
-    /// Begins with an empty table for a link that is new in its slot: values of the one before are gone.
+    /// Inserts a value. The first insertion for a new link drops the values of the link that had its slot before.
     pub(crate) fn insert(&mut self, link: LinkId, id: Id, value: T) {
         let slot = link.slot as usize;
         if self.links.len() <= slot {

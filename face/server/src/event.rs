@@ -1,4 +1,4 @@
-//! What the links tell the application.
+//! Events of the links for the application.
 
 use std::fmt;
 use std::io;
@@ -7,17 +7,17 @@ use std::net::SocketAddr;
 use spillway_batch::{CloseReason, Forbidden, Id, LinkError, Role};
 use spillway_session::SessionHandle;
 
-/// A link. Slots are reused; the generation tells their users apart.
+/// Names a link. Slots are reused; the generation tells a slot's links apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId {
-    /// Which of the threads that share the port has it.
+    /// Among the threads that share the port, the thread that owns the link.
     pub(crate) thread: u32,
     pub(crate) slot: u32,
     pub(crate) generation: u32,
 }
 
-/// A client's connection: a virtual connection on a link, or a session, which goes on when its link is lost. Good as a
-/// key: no other has the same until this one is closed on both sides.
+/// Names a client's connection: a virtual connection on a link, or a session, which outlives its link. Unique until the
+/// connection is closed by both ends, so it can be a map's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Client(pub(crate) Name);
 
@@ -27,97 +27,97 @@ pub(crate) enum Name {
     Session(SessionHandle),
 }
 
-/// Something that happened.
+/// An event on a link or on one of its connections.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A client connects: answer with [`accept`](crate::Links::accept) or [`refuse`](crate::Links::refuse), now
-    /// or later. Its requests may come before the answer.
+    /// or later. Requests may arrive before the answer.
     Connected {
         /// The new connection.
         client: Client,
         /// The client's own address.
         address: SocketAddr,
     },
-    /// Bytes of a client, cut anywhere. Say [`consumed`](crate::Links::consumed) when they are dealt with: until
+    /// Request bytes of a client, cut anywhere. Call [`consumed`](crate::Links::consumed) when they are processed: until
     /// then they count against the client's window.
     Data {
-        /// Whose.
+        /// The client that sent the bytes.
         client: Client,
         /// Never empty.
         bytes: &'a [u8],
     },
-    /// Requests of a link's plain connections as they came: whole frames, each with its header (`spillway-wire` reads
-    /// them). Only of [`decompose_run`](crate::Links::decompose_run). Say [`forwarded`](crate::Links::forwarded) when they
-    /// have been passed on: until then they count against their clients' windows.
+    /// Requests of a link's virtual connections without sessions, undecoded: whole frames, each with its header
+    /// (`spillway-wire` parses them). Only from [`decompose_run`](crate::Links::decompose_run). Call
+    /// [`forwarded`](crate::Links::forwarded) when they are forwarded: until then they count against their clients' windows.
     Run {
-        /// Which link's.
+        /// The link that the frames arrived on.
         link: LinkId,
         /// Never empty.
         bytes: &'a [u8],
     },
-    /// The client sends no more. Replies still reach it.
+    /// The client sends no more bytes, but still receives replies.
     Finished {
-        /// Which.
+        /// The client that has finished.
         client: Client,
     },
     /// The connection has ended. Forget it, and call [`close`](crate::Links::close).
     Closed {
-        /// Which.
+        /// The connection that has ended.
         client: Client,
-        /// Why.
+        /// Why the connection ended.
         reason: CloseReason,
     },
-    /// `compose` took less than it was given, and would take more now.
+    /// [`compose`](crate::Links::compose) took less than all bytes before, and would take more now.
     Room {
-        /// Whose.
+        /// The client to compose for.
         client: Client,
     },
     /// A link has authenticated. For the log.
     LinkOpened {
-        /// Which.
+        /// The new link.
         link: LinkId,
-        /// The other end of its TCP connection.
+        /// The peer's address of the link's TCP connection.
         peer: SocketAddr,
-        /// Who it is.
+        /// The peer's role: helper or client.
         role: Role,
     },
-    /// A link is gone; each of its connections was told as closed before, but sessions go on. For the log.
+    /// A link is lost, after a `Closed` event for each of its connections; its sessions continue. For the log.
     LinkLost {
-        /// Which.
+        /// The lost link.
         link: LinkId,
-        /// The other end of its TCP connection.
+        /// The peer's address of the link's TCP connection.
         peer: SocketAddr,
-        /// Why.
+        /// Why the link is lost.
         why: LinkEnd,
     },
-    /// A link claimed a client address that it may not carry. That connection was refused. For the log.
+    /// A virtual connection was refused because its link may not carry its client address. For the log.
     Forbidden {
-        /// Which link.
+        /// The link that asked for the connection.
         link: LinkId,
-        /// The address claimed.
+        /// The client address that the link claimed.
         address: SocketAddr,
-        /// Why not.
+        /// The address rule that forbids it.
         why: Forbidden,
     },
-    /// A helper wants to go away within this time, in milliseconds; it moves its clients itself. For the log.
+    /// A helper drains; it moves its clients itself. For the log.
     Drain {
-        /// Which link.
+        /// The helper's link.
         link: LinkId,
-        /// 0 is at once.
+        /// The helper's deadline, in milliseconds from now; 0 is at once.
         deadline_ms: u32,
     },
 }
 
-/// Why a link is gone.
+/// Why a link is lost.
 #[derive(Debug)]
 pub enum LinkEnd {
-    /// The other side closed it.
+    /// The peer closed the link.
     Closed,
-    /// Its socket failed.
+    /// A system call on the link's socket failed.
     Socket(io::Error),
-    /// The other side broke the rules of links, or did not authenticate.
+    /// The peer violated the protocol, or did not authenticate.
     Broken(LinkError),
-    /// Too many links had not authenticated, and this was the oldest.
+    /// Too many links had not authenticated, and this one was dropped for a newer one.
     Crowded,
 }
 

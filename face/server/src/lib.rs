@@ -1,27 +1,25 @@
-//! The server library (PostMan §4.2): helped clients on the event loop of the application.
+//! The server library (PostMan §4.2): serves helped clients on the application's event loop.
 //!
-//! An application keeps its ordinary port and its loop as they are, and adds [`Links`]: a link port, and the links
-//! that helpers (and clients that speak links themselves) open to it. Each link carries *virtual connections*;
-//! a [`Client`] names one. The verbs are the paper's: [`decompose`](Links::decompose) takes what a link received
-//! apart into events, [`compose`](Links::compose) puts replies into the next batch, and
-//! [`info`](Links::info) is *get_info*. A client with a session stays the same [`Client`] when its link is lost and it
-//! returns on another.
+//! An application keeps its ordinary port and its loop, and adds [`Links`]: a link port, and the links that helpers and
+//! library clients open to it. Each link carries *virtual connections*; a [`Client`] names one. The verbs are the
+//! paper's: [`decompose`](Links::decompose) splits a link's input into events, [`compose`](Links::compose) puts replies
+//! into the next batch, and [`info`](Links::info) is *get_info*. A client with a session stays the same [`Client`] when
+//! its link is lost and the session resumes on another link.
 //!
 //! # A turn of the loop
-//! 1. [`Links::watch_in`] keeps the loop's epoll set right; [`Links::poll_timeout`] bounds the wait.
-//! 2. For each event of the epoll set that [`Links::owns`], [`Links::handle_ready`] accepts and sends, and names
-//!    the link to read from, if any: [`Links::receive`] into a buffer of the application's, then
+//! 1. [`Links::watch_in`] updates the loop's epoll set; [`Links::poll_timeout`] bounds the wait.
+//! 2. For each event of the epoll set that [`Links::owns`], [`Links::handle_ready`] accepts and sends, and returns
+//!    the link to read from, if any: call [`Links::receive`] with a buffer of the application's, then
 //!    [`Links::decompose`] until `None`.
 //! 3. [`Links::handle_timeout`].
-//! 4. [`Links::poll_event`] until `None`: what happened outside `decompose`.
-//! 5. [`Links::flush`]: everything composed in this turn leaves, in one batch for each link.
+//! 4. [`Links::poll_event`] until `None`: events that happened outside `decompose`.
+//! 5. [`Links::flush`]: sends everything composed in this turn, in one batch for each link.
 //!
 //! Several threads may share a port, each with `Links` and a loop of its own: see [`Settings::threads`].
 //!
-//! Sessions that are helped are sent back when the server does not need it any more: see [`Settings::release`];
-//! [`Links::poll_release_notice`] tells of it.
+//! A server with low load releases its helped sessions: see [`Settings::release`] and [`Links::poll_release_notice`].
 //!
-//! A server that only passes requests on need not take them apart: [`Links::decompose_run`].
+//! A server that only forwards requests need not split them: [`Links::decompose_run`].
 //!
 //! `examples/echo.rs` is a whole server, for plain and helped clients; `examples/leader.rs` forwards to
 //! `examples/replica.rs`.

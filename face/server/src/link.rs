@@ -1,4 +1,4 @@
-//! One link: its socket, its end, and what is between them.
+//! One link: its socket, its [`ServerLink`], and buffers between the two.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,25 +13,24 @@ use crate::event::LinkEnd;
 use crate::listener::Accepted;
 use crate::watch::Interest;
 
-/// A link, its socket, and what is between them.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) socket: OwnedFd,
     pub(crate) end: ServerLink,
-    /// A batch of which the socket has not taken all.
+    /// A batch that the socket has not taken completely.
     unsent: Unsent,
-    /// It is on the list of those with something to send.
+    /// The link is in `Links::touched`.
     pub(crate) touched: bool,
-    /// The link is on the list of those with a [read timeout](ServerLink::poll_read_timeout).
+    /// The link is in `Links::read_timeouts`.
     pub(crate) has_read_timeout: bool,
     pub(crate) authenticated: bool,
     pub(crate) watched: Option<Interest>,
-    /// Its connections that the application has yet to be told of, once it is gone.
+    /// Connections of a lost link whose end the application has yet to be told.
     pub(crate) orphans: Vec<Id>,
     pub(crate) lost: Option<LinkEnd>,
-    /// The beginning of a frame, where runs are taken: at most the longest one.
+    /// The beginning of an incomplete frame, for `decompose_run`: at most the longest frame.
     cut: Vec<u8>,
-    /// What was opened of an encrypted link and did not fit the application's buffer: less than that, and a record.
+    /// Plaintext of an encrypted link that did not fit the application's buffer: less than that buffer and a record.
     opened: Vec<u8>,
     opened_start: usize,
 }
@@ -63,13 +62,13 @@ impl Link {
     }
 
     pub(crate) fn interest(&self) -> Interest {
-        // Epoll tells at once of a socket that can be written to: that is how the rest of what was opened is told of.
+        // Plaintext in `opened` makes no socket readable. Watching for writability makes epoll report the link at once.
         let may_read = self.may_read();
         let wants_turn = !self.unsent.is_empty() || (self.has_opened() && may_read);
         Interest { readable: may_read, writable: self.lost.is_none() && wants_turn }
     }
 
-    /// Bytes received; 0 when there are none now. `Err`: the link is gone.
+    /// Receives into the buffer: the number of bytes, 0 if none are available. `Err`: the link is lost.
     pub(crate) fn receive(
         &mut self,
         now: Time,
@@ -90,7 +89,7 @@ impl Link {
         let is_encrypted = self.end.is_encrypted();
         let room = match self.end.handshake_wants() {
             0 => buffer.len() - held,
-            // What follows may be encrypted: it is received when that is known.
+            // Bytes after the handshake may be encrypted: receive them when that is known.
             wanted => wanted.min(buffer.len() - held),
         };
         loop {
@@ -109,7 +108,7 @@ impl Link {
         }
     }
 
-    /// Opens what was received behind the place of what is cut.
+    /// Decrypts received bytes, which are in the buffer after a place for `cut`.
     fn open(
         &mut self,
         now: Time,
@@ -121,7 +120,7 @@ impl Link {
         self.end.unseal(now, &buffer[held..held + received], scratch);
         let opened = scratch.opened();
         if opened.is_empty() {
-            // The beginning of a record, or something is wrong.
+            // The record is incomplete, or `decompose` returns the error.
             return self.end.decompose(now, &mut &[][..]).map(|_| 0).map_err(LinkEnd::Broken);
         }
         let (now, later) = opened.split_at(opened.len().min(buffer.len() - held));
@@ -132,7 +131,7 @@ impl Link {
         Ok(held + now.len())
     }
 
-    /// Whether there is more of what was opened than the last buffer had room for.
+    /// Whether plaintext waits for the application's next buffer.
     pub(crate) fn has_opened(&self) -> bool {
         self.opened_start < self.opened.len()
     }
@@ -151,12 +150,12 @@ impl Link {
         held + taken
     }
 
-    /// Has these bytes before what is received next.
+    /// Puts these bytes before those that are received next.
     pub(crate) fn keep(&mut self, cut: &[u8]) {
         self.cut.extend_from_slice(cut);
     }
 
-    /// Gives the socket what it takes.
+    /// Sends batches until the socket's buffer is full or nothing is left.
     pub(crate) fn push(&mut self, now: Time) -> io::Result<()> {
         let next = |spent| {
             self.end.recycle(spent);
@@ -170,7 +169,7 @@ impl Link {
         })
     }
 
-    /// It is gone: nothing more comes or goes, and its connections are orphans.
+    /// Marks the link as lost: nothing more is received or sent, and its open connections are orphans.
     pub(crate) fn lose(&mut self, why: LinkEnd) {
         self.orphans = self.end.ids().filter(|id| self.end.is_open(*id)).collect();
         for id in &self.orphans {

@@ -1,4 +1,4 @@
-//! A link port and its links.
+//! A link port and the links that it has accepted.
 
 mod carriers;
 mod far;
@@ -29,55 +29,57 @@ use crate::settings::{BindError, Settings};
 use crate::table::Table;
 use crate::threads::CarrierName;
 
-/// Links accepted in one turn, so that those there are already do not wait for a crowd.
+/// Maximum of links accepted in one turn, so that a burst of new links does not delay the others.
 const ACCEPTED_PER_TURN: usize = 64;
 
 /// A link port and the links that were opened to it. See the crate's documentation for the order of calls.
 #[derive(Debug)]
 pub struct Links {
-    /// What the core's time counts from.
+    /// The instant of [`Time::ZERO`].
     epoch: Instant,
     config: Arc<ServerConfig>,
     listener: Listener,
     address: SocketAddr,
     table: Table<Link>,
-    /// When links must have authenticated, in order. Links that have authenticated or ended meanwhile are skipped.
+    /// Deadlines for the authentication of links, in order. Links that have authenticated or ended since are skipped.
     handshakes: VecDeque<(Instant, LinkId)>,
     unauthenticated: Unauthenticated<LinkId>,
-    /// Links on which the rest of a record is awaited, or that are not read for a time; and some for which neither is so any
-    /// more.
+    /// Links with an incomplete record, and links that are not read for a time; may contain links without a read timeout.
     read_timeouts: Vec<LinkId>,
-    /// Links that have something to send, or whose watch has changed.
+    /// Links that have something to send, or whose [`Interest`](crate::watch::Interest) has changed.
     touched: Vec<LinkId>,
-    /// Links that are gone and whose connections have to be told.
+    /// Lost links with events that [`poll_event`](Self::poll_event) has yet to return.
     lost: VecDeque<LinkId>,
     /// Connections that have room again.
     room: VecDeque<Client>,
     sessions: Port<CarrierName>,
-    /// What carries them: connections of this thread's links, and perhaps of others'.
+    /// The session of each carrier, on links of this thread and of others.
     carriers: Carriers,
-    /// Sessions whose clients never returned, which the application has yet to be told.
+    /// Abandoned and overflowed sessions whose end [`poll_event`](Self::poll_event) has yet to return.
     ended: VecDeque<SessionHandle>,
-    /// Where its sessions are to be.
+    /// The override of where sessions are carried.
     placement: Placement,
-    /// When they are sent back, if it is this end that decides.
+    /// See [`Settings::release`].
     releasing: Option<Releasing>,
     /// See [`Settings::links_max`].
     links_max: usize,
     /// The port is one of several that do not know of each other, see [`Settings::reuse_port`].
     shares_port: bool,
-    /// The port is one of several threads', see [`Settings::threads`].
+    /// The port's threads, see [`Settings::threads`].
     member: Option<Member>,
-    /// Of each session: bytes that a client may send before it is answered.
+    /// Each session's window: bytes that its client may send before they are consumed.
     window_bytes: u32,
-    /// The time that was last told.
+    /// Time of the latest call.
     latest: Time,
-    /// Where records of encrypted links are opened.
+    /// Buffer for the plaintext of encrypted links' records.
     scratch: Scratch,
 }
 
 impl Links {
-    /// Opens a link port. Without any key, the address must be a loopback one.
+    /// Opens a link port.
+    ///
+    /// # Errors
+    /// The address is not a loopback address, or encryption is required, and there is no key; or a system call failed.
     pub fn bind(now: Instant, address: SocketAddr, settings: Settings) -> Result<Links, BindError> {
         let ring = match settings.ring.is_empty() {
             true if settings.encryption == Encryption::Required => return Err(BindError::NeedsKey(address)),
@@ -104,7 +106,7 @@ impl Links {
             config: Arc::new(config),
             listener,
             address,
-            // Links that were lost in this turn are in the table until the application has heard of them.
+            // Links that were lost in this turn stay in the table until `poll_event` has returned their events.
             table: Table::new(thread, settings.links_max.saturating_add(ACCEPTED_PER_TURN)),
             links_max: settings.links_max,
             handshakes: VecDeque::new(),
@@ -117,7 +119,7 @@ impl Links {
             carriers: Carriers::new(thread),
             ended: VecDeque::new(),
             placement: Placement::default(),
-            // Any seed will do: it keeps sessions apart, not servers.
+            // The seed of the jitter between returning sessions: it need not differ between servers.
             releasing: settings.release.map(|release| Releasing::new(release, u64::from(address.port()))),
             shares_port: settings.reuse_port && member.is_none(),
             member,
@@ -127,12 +129,12 @@ impl Links {
         })
     }
 
-    /// The link port's address.
+    /// The link port's local address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How many links there are, those that have not authenticated yet included.
+    /// Number of links, including those that have not authenticated yet.
     pub fn len(&self) -> usize {
         self.table.len()
     }
@@ -142,7 +144,7 @@ impl Links {
         self.len() == 0
     }
 
-    /// Links that were dropped before they had authenticated, because newer ones came; since the port was opened.
+    /// Number of links that were dropped for newer ones before they had authenticated, since the port was opened.
     pub fn evicted_handshakes(&self) -> u64 {
         self.unauthenticated.evicted()
     }
@@ -152,7 +154,7 @@ impl Links {
         self.latest
     }
 
-    /// A link and, if something was done to it that has to be sent, a note to send it.
+    /// Runs `act` on a link that is not lost. If the link has something to send afterwards, [`flush`](Self::flush) sends it.
     fn with<T>(&mut self, link: LinkId, act: impl FnOnce(&mut Link) -> T) -> Option<T> {
         let entry = self.table.get_mut(link).filter(|entry| entry.lost.is_none())?;
         let result = act(entry);

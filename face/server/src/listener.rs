@@ -1,4 +1,4 @@
-//! The link port.
+//! The listening socket of the link port.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,18 +10,17 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::watch::Interest;
 
-/// Links that the kernel has connected and that wait to be accepted.
+/// Maximum of connected links that wait in the kernel's accept queue.
 const BACKLOG: i32 = 4096;
-/// How long to leave the port alone when the process or the system is out of descriptors or memory.
+/// How long nothing is accepted after the process or the system ran out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A link that is silent for so long is asked whether its other end lives, and so often before it is given up: a host that
-/// lost power says nothing, and the sessions that it carried would wait for ever.
+/// TCP keep-alive of links (RFC 9293, 3.8.4): a peer that lost power sends no FIN or RST, and sessions on its link would
+/// never be detached.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMES: u32 = 3;
 
-/// Accepts links.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: OwnedFd,
@@ -29,7 +28,6 @@ pub(crate) struct Listener {
     pub(crate) watched: Option<Interest>,
 }
 
-/// A socket, and both its addresses.
 pub(crate) struct Accepted {
     pub(crate) socket: OwnedFd,
     pub(crate) peer: SocketAddr,
@@ -45,7 +43,7 @@ impl Listener {
         if reuse_port {
             sockopt::set_socket_reuseport(&socket, true)?;
         }
-        // What is accepted inherits these.
+        // Accepted sockets inherit these options.
         sockopt::set_socket_keepalive(&socket, true)?;
         sockopt::set_tcp_keepidle(&socket, KEEP_ALIVE_AFTER)?;
         sockopt::set_tcp_keepintvl(&socket, KEEP_ALIVE_EVERY)?;
@@ -59,7 +57,7 @@ impl Listener {
         Ok(net::getsockname(&self.socket)?.try_into()?)
     }
 
-    /// The next one that waits.
+    /// Accepts the next link; `None` if no link waits, or after a lack of descriptors or memory.
     pub(crate) fn accept(&mut self, now: Instant) -> Option<Accepted> {
         while self.paused_until.is_none() {
             match self.try_accept() {
@@ -68,7 +66,7 @@ impl Listener {
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     self.paused_until = Some(now + PAUSE);
                 }
-                // The one that waited has failed meanwhile, of which accept(2) names many ways: on to the next.
+                // The connection failed before it was accepted, see accept(2): try the next one.
                 Err(_) => {}
             }
         }

@@ -1,4 +1,4 @@
-//! What a link port accepts.
+//! Settings of a link port.
 
 use std::fmt;
 use std::io;
@@ -12,37 +12,37 @@ use spillway_session::TableLimits;
 
 use crate::threads::Threads;
 
-/// What a link port accepts, and its bounds.
+/// Which links and sessions a link port accepts, and its bounds.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Keys of helpers and of clients. Empty: only a loopback address can be bound, and everybody on this machine
+    /// Keys of helpers and of clients. Empty: only a loopback address can be bound, and every process on this host
     /// is accepted.
     pub ring: KeyRing,
-    /// Which client addresses helpers may carry.
+    /// Client addresses that helpers may carry.
     pub rules: AddressRules,
     /// Bounds of each link.
     pub limits: Limits,
     /// Whether links are encrypted.
     pub encryption: Encryption,
-    /// Links at a time. One for each helper thread, and one for each client that speaks links itself.
+    /// Maximum of concurrent links: one for each helper thread, and one for each library client. Default 16,384.
     pub links_max: usize,
-    /// Links at a time that have not authenticated yet. When there are more, one of the source address that holds most
-    /// is dropped, see [`spillway_batch::Unauthenticated`].
+    /// Maximum of concurrent links that have not authenticated yet. A newer link replaces one from the source address with
+    /// the most links, see [`spillway_batch::Unauthenticated`].
     pub unauthenticated: Bounds,
     /// Bounds of sessions.
     pub sessions: TableLimits,
-    /// Several link ports share the address, and the kernel spreads links over them. Without
-    /// [`threads`](Self::threads) sessions are refused then: one that returns might meet another port.
+    /// Several link ports share the address (`SO_REUSEPORT`), and the kernel distributes links over them. Without
+    /// [`threads`](Self::threads) sessions are then refused, because a session's next link might reach another port.
     pub reuse_port: bool,
-    /// The threads of this process that share the address, each with [`Links`](crate::Links) of its own: a clone of the
-    /// same for each. A session stays with the thread where it began, whichever of them its next link meets. Says
-    /// [`reuse_port`](Self::reuse_port) too.
+    /// The threads of this process that share the address, each with [`Links`](crate::Links) of its own and a clone of
+    /// the same value. A session stays with the thread where it began, also when its next link reaches another thread.
+    /// Implies [`reuse_port`](Self::reuse_port).
     pub threads: Option<Threads>,
-    /// Sends helped sessions back when requests have been few and fast for a while; each thread by what it sees itself. A
-    /// request is what comes as one [`Event::Data`](crate::Event::Data), its service the time from
-    /// [`decompose`](crate::Links::decompose) to the turn's [`flush`](crate::Links::flush), as the application tells it:
-    /// replies that are composed in later turns look fast. `None`: only [`release`](crate::Links::release) does, and
-    /// clients when it is calm.
+    /// Releases helped sessions when requests have been few and fast for a while; each thread by its own measurements. A
+    /// request is one [`Event::Data`](crate::Event::Data); its service time is the time from
+    /// [`decompose`](crate::Links::decompose) to the turn's [`flush`](crate::Links::flush), by the times that the
+    /// application passes, so replies composed in later turns look fast. `None`: sessions return only after
+    /// [`release`](crate::Links::release), or when their clients decide.
     pub release: Option<ReleaseSettings>,
 }
 
@@ -63,12 +63,12 @@ impl Default for Settings {
     }
 }
 
-/// A link port cannot be opened.
+/// Why a link port cannot be opened.
 #[derive(Debug)]
 pub enum BindError {
-    /// Without a key, a link port must stay on loopback.
+    /// There is no key, and the address is not a loopback address or encryption is required.
     NeedsKey(SocketAddr),
-    /// The address cannot be listened on.
+    /// A system call failed; most often the address is in use.
     Listen(SocketAddr, io::Error),
 }
 

@@ -1,10 +1,10 @@
-//! A table of links with a bound.
+//! A bounded table of links.
 
 use spillway_parts::{SlotKey, Slots};
 
 use crate::event::LinkId;
 
-/// A thread's entries. The thread is part of each entry's name.
+/// A thread's entries. A [`LinkId`] contains the thread's number.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     slots: Slots<T>,
@@ -13,7 +13,7 @@ pub(crate) struct Table<T> {
 
 impl<T> Table<T> {
     pub(crate) fn new(thread: u32, max: usize) -> Table<T> {
-        // Slots are told to the epoll set as numbers of 32 bits, of which one is the listener's and one the mailbox's.
+        // Epoll data has 32 bits for a place; two places are the listener's and the mailbox's, see `watch`.
         Table { slots: Slots::new(max.min(u32::MAX as usize - 2)), thread }
     }
 
@@ -50,7 +50,7 @@ impl<T> Table<T> {
         self.slots.get_mut(self.key(link)?)
     }
 
-    /// The link that has this slot now.
+    /// The link that is in this slot now.
     pub(crate) fn at(&self, slot: u32) -> Option<LinkId> {
         self.slots.at(slot).map(|(key, _)| self.id(key))
     }

@@ -1,10 +1,10 @@
-//! What the threads of one link port share, so that a session finds its way back whichever of them its next link meets.
+//! State that the threads of one link port share, so that a session can resume on a link of any of them.
 //!
-//! A session stays with the thread where it began, for there the application serves its client. Its next carrier may be
-//! a connection on a link of another thread, and that link may carry other clients of other threads as well; so what the
-//! carrier brings is posted to the session's thread, and what the session says is posted back. Only such sessions pay for
-//! it. The directory of sessions is looked at for first words alone; a mailbox is locked for the moment in which a turn's
-//! posts are put in or taken out.
+//! A session stays with the thread where it began, because there the application serves its client. Its next carrier may
+//! be a connection on another thread's link, which may also carry clients of further threads. So the link's thread posts
+//! the carrier's input to the session's thread, and the session's thread posts its output back. Other sessions have no
+//! such cost. The directory of sessions is read only for opening messages; a mailbox is locked only while a turn's posts
+//! are put in or taken out.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,18 +19,18 @@ use spillway_wire::session::{Opening, SessionId};
 
 use crate::event::LinkId;
 
-/// What carries a session: a connection on a link.
+/// Names a carrier: a connection on a link.
 pub(crate) type CarrierName = (LinkId, Id);
 
-/// Names the threads of one process that share a link port: give each thread's [`Settings`](crate::Settings) a clone.
-/// They must have the same keys, rules and bounds.
+/// The threads of one process that share a link port: each thread's [`Settings`](crate::Settings) gets a clone. Their
+/// settings must have the same keys, rules and bounds.
 #[derive(Clone, Debug, Default)]
 pub struct Threads(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     mailboxes: Mutex<Mailboxes>,
-    /// Which thread has a session. Each names those that its table knows, and few more.
+    /// The directory: the thread that owns each session. It may also name a few sessions that their threads have forgotten.
     owners: Mutex<HashMap<SessionId, u32>>,
 }
 
@@ -40,12 +40,12 @@ struct Mailboxes {
     next: u32,
 }
 
-/// What other threads have for one.
+/// Posts from other threads to one thread.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    /// `None`: the thread has gone.
+    /// `None`: the thread has left.
     posts: Mutex<Option<Vec<Post>>>,
-    /// Readable when there is something.
+    /// An eventfd that is readable while there are posts.
     wake: OwnedFd,
 }
 
@@ -53,32 +53,32 @@ pub(crate) struct Mailbox {
 #[derive(Debug)]
 pub(crate) struct Post {
     pub(crate) carrier: CarrierName,
-    /// Of [`Ledger::serial`]: a connection's id may be used again while an old post is under way.
+    /// The carrier's [`Ledger::serial`]: a connection's id may be used again while an old post is in a mailbox.
     pub(crate) serial: u64,
     pub(crate) what: What,
 }
 
 #[derive(Debug)]
 pub(crate) enum What {
-    // From the thread that has the link.
-    /// A session's first words came.
+    // From the thread that owns the link.
+    /// The client sent a session's opening message.
     Words(Box<Words>),
-    /// Bytes of a session came.
+    /// The client sent data.
     Bytes(Vec<u8>),
-    /// A control message of a session came.
+    /// The client sent a control message.
     Heard(Control),
-    /// The link is lost.
+    /// The carrier is lost.
     Lost,
-    /// The link has taken bytes, and the session waits for that.
+    /// The link has taken bytes, and the session waits for room.
     Room,
-    // From the thread that has the session.
-    /// Bytes of the session are to be sent.
+    // From the thread that owns the session.
+    /// Send data.
     Send(Vec<u8>),
-    /// A control message is to be sent.
+    /// Send a control message.
     Say(Control),
-    /// The carrier is refused.
+    /// Refuse the carrier.
     Refuse(RefuseReason),
-    /// The carrier carries its session no more.
+    /// Close the carrier, which does not carry its session any more.
     Leave(CloseReason),
 }
 
@@ -91,16 +91,16 @@ pub(crate) struct Words {
     pub(crate) ledger: Arc<Ledger>,
 }
 
-/// What two threads know of a carrier between them: it bounds what is in their mailboxes.
+/// Counters of a carrier, shared by the link's thread and the session's thread. They bound the bytes in both mailboxes.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    /// No two carriers of a thread have the same.
+    /// Unique among the carriers of the link's thread.
     pub(crate) serial: u64,
-    /// Posted bytes that the session's thread has dealt with.
+    /// Posted bytes that the session's thread has processed.
     pub(crate) handled: AtomicU64,
     /// Posted bytes that the link has taken.
     pub(crate) sent: AtomicU64,
-    /// The session's thread is to be told when that rises.
+    /// The link's thread posts [`What::Room`] when `sent` grows.
     pub(crate) wants_room: AtomicBool,
 }
 
@@ -111,12 +111,12 @@ impl Ledger {
     }
 }
 
-/// The thread that was asked for has gone.
+/// The receiving thread has left.
 #[derive(Debug)]
 pub(crate) struct Absent;
 
 impl Threads {
-    /// One more thread: its number, which is not used again, and its mailbox.
+    /// Adds a thread: its number, which is never reused, and its mailbox.
     pub(crate) fn join(&self) -> io::Result<(u32, Arc<Mailbox>)> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let mailbox = Arc::new(Mailbox { posts: Mutex::new(Some(Vec::new())), wake });
@@ -127,7 +127,7 @@ impl Threads {
         Ok((thread, mailbox))
     }
 
-    /// A thread goes, and its sessions with it.
+    /// Removes a thread and its sessions.
     pub(crate) fn leave(&self, thread: u32) {
         let mailbox = lock(&self.0.mailboxes).by_thread.remove(&thread);
         if let Some(mailbox) = mailbox {
@@ -140,17 +140,17 @@ impl Threads {
         lock(&self.0.mailboxes).by_thread.get(&thread).cloned()
     }
 
-    /// Which thread has a session, if any.
+    /// The thread that owns a session, if any.
     pub(crate) fn owner(&self, session: SessionId) -> Option<u32> {
         lock(&self.0.owners).get(&session).copied()
     }
 
-    /// Which thread has a session: this one, if none had.
+    /// Makes `thread` the owner of a session without one. Returns the owner.
     pub(crate) fn claim(&self, session: SessionId, thread: u32) -> u32 {
         *lock(&self.0.owners).entry(session).or_insert(thread)
     }
 
-    /// This thread does not know the session (any more).
+    /// Removes a session that `thread` does not know, or has forgotten, if `thread` is its owner.
     pub(crate) fn release(&self, session: SessionId, thread: u32) {
         let mut owners = lock(&self.0.owners);
         if owners.get(&session) == Some(&thread) {
@@ -160,7 +160,7 @@ impl Threads {
 }
 
 impl Mailbox {
-    /// Puts posts in, in this order. `posts` is empty afterwards.
+    /// Appends posts in this order, and wakes the thread. `posts` is empty afterwards.
     pub(crate) fn put(&self, posts: &mut Vec<Post>) -> Result<(), Absent> {
         {
             let mut held = lock(&self.posts);
@@ -171,16 +171,16 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Takes all posts out.
+    /// Removes and returns all posts.
     pub(crate) fn take(&self) -> Vec<Post> {
-        // First, so that what comes meanwhile wakes again. It fails when nobody has woken us, which is as well.
+        // Before the posts are taken, so that a post that is put in meanwhile wakes the thread again. EAGAIN is harmless.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         lock(&self.posts).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Has the thread look into its mailbox.
+    /// Makes the eventfd readable.
     pub(crate) fn wake(&self) {
-        // It fails only when the number would pass 64 bits: it is readable then.
+        // The write fails only if the counter would overflow, and then the eventfd is readable.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 }
@@ -192,19 +192,19 @@ impl AsFd for Mailbox {
 }
 
 impl Ledger {
-    /// The link has taken more. Whether the session's thread waits to hear of it.
+    /// The link has taken `bytes` more. Returns whether the session's thread waits for room.
     pub(crate) fn note_sent(&self, bytes: usize) -> bool {
         self.sent.fetch_add(bytes as u64, Ordering::SeqCst);
         self.wants_room.swap(false, Ordering::SeqCst)
     }
 
-    /// How much of what was posted the link has not taken.
+    /// Posted bytes that the link has not taken.
     pub(crate) fn waiting(&self, posted: u64) -> u64 {
         posted.saturating_sub(self.sent.load(Ordering::SeqCst))
     }
 }
 
-/// No thread leaves a map half changed.
+/// A poisoned lock is usable: no critical section leaves its data half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

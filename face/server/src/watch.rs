@@ -1,11 +1,11 @@
-//! How the link port and its links get into the application's epoll set.
+//! The data of the link port's events in the application's epoll set.
 
-/// What to put into the epoll set for the link port itself.
+/// Place of the listening socket.
 pub(crate) const LISTENER: u32 = 0;
-/// And for the mailbox. Links have what is between.
+/// Place of the mailbox. A link's place is its slot plus one.
 pub(crate) const MAILBOX: u32 = u32::MAX;
 
-/// The application's mark in the upper half, ours in the lower.
+/// The event data with the application's mark in the upper half and a place in the lower.
 pub(crate) fn join(mark: u32, place: u32) -> u64 {
     u64::from(mark) << 32 | u64::from(place)
 }
@@ -15,7 +15,7 @@ pub(crate) fn split(data: u64) -> (u32, u32) {
     ((data >> 32) as u32, data as u32) // halves
 }
 
-/// What a socket is to be watched for.
+/// The readiness that a socket is watched for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Interest {
     pub(crate) readable: bool,

@@ -1,4 +1,4 @@
-//! The echo example with plain clients, and with clients that speak links to it.
+//! The echo example with plain clients and library clients.
 
 mod support;
 
@@ -37,7 +37,7 @@ fn moves_forth_and_back() {
         client.move_to(Route::Link(&target)).unwrap();
         assert_eq!(client.carrier(), Some(Carrier::Link(echo.link)));
         round_trip(&mut client, 1000, round);
-        // From one link to another.
+        // Move from one link to another.
         client.move_to(Route::Link(&target)).unwrap();
         round_trip(&mut client, 1000, round);
         client.move_to(Route::Direct).unwrap();
@@ -56,7 +56,7 @@ fn much_data_both_ways_keeps_within_windows() {
     round_trip(&mut client, 5000, 1);
 }
 
-/// Far more than all windows and socket buffers, without reading meanwhile what comes back.
+/// Writes far more than all windows and socket buffers hold, before it reads the echoes.
 fn much_data(mut client: Client) {
     const BYTES: usize = 8 << 20;
     let request: Vec<u8> = (0..BYTES).map(|i| (i % 251) as u8).collect();
@@ -97,7 +97,7 @@ fn a_wrong_key_is_named_and_the_direct_connection_stays() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
     let mut client = Client::connect(echo.plain, Settings::default()).unwrap();
-    // Neither a key that nobody knows nor a helper's key is good for a client.
+    // A client is rejected with an unknown key, and with a helper's key.
     for key in [spillway_client::Key::from_secret([9; 32]), keys.helper.clone()] {
         let target = LinkTarget { key, ..echo.target(&keys) };
         let error = client.move_to(Route::Link(&target)).unwrap_err();
@@ -110,7 +110,7 @@ fn a_wrong_key_is_named_and_the_direct_connection_stays() {
 fn a_port_that_is_no_link_port_is_an_error() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    // Somebody else's service, which says less than a welcome has bytes, and waits.
+    // Another service, which sends fewer bytes than a welcome has, and waits.
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = LinkTarget { address: other.local_addr().unwrap(), ..echo.target(&keys) };
     let service = std::thread::spawn(move || {
@@ -121,7 +121,7 @@ fn a_port_that_is_no_link_port_is_an_error() {
     let error = Client::pm_connect(&target, None, Settings::default()).unwrap_err();
     assert!(matches!(error, MoveError::Link(_)), "{error}");
     service.join().unwrap();
-    // The echo server's plain port says our own hello again: the beginning of a link, and then nothing.
+    // The echo server's plain port echoes the client's hello: the beginning of a link, and then nothing.
     let target = LinkTarget { address: echo.plain, ..echo.target(&keys) };
     let hasty = Settings { accepted_timeout: Duration::from_millis(50), ..Settings::default() };
     let error = Client::pm_connect(&target, None, hasty).unwrap_err();
@@ -143,13 +143,13 @@ fn out_of_descriptors_it_serves_those_it_has_and_others_when_there_is_room() {
     let patient = Settings { accepted_timeout: Duration::from_secs(60), ..Settings::default() };
     let mut first: Vec<Client> =
         (0..20).map(|_| Client::pm_connect(&target, None, Settings::default()).unwrap()).collect();
-    // More than there is room for, of both kinds: the last ones wait in the kernel's queues.
+    // More clients of both kinds than descriptors: the last ones wait in the kernel's accept queues.
     let mut plain: Vec<TcpStream> = (0..30).map(|_| TcpStream::connect(echo.plain).unwrap()).collect();
     plain.iter_mut().for_each(|client| client.write_all(b"hello").unwrap());
     let waiting = std::thread::spawn(move || Client::pm_connect(&target, None, patient).unwrap());
     first.iter_mut().for_each(|client| round_trip(client, 1000, 1));
     plain[0].read_exact(&mut [0; 5]).unwrap();
-    // Whoever leaves makes room for one that waits, of whatever kind.
+    // A descriptor that is freed lets a waiting client of either kind in.
     first.truncate(2);
     let mut waited = waiting.join().unwrap();
     plain[1..].iter_mut().for_each(|client| client.read_exact(&mut [0; 5]).unwrap());

@@ -1,4 +1,4 @@
-//! The leader of the examples, which forwards what it gets undecoded to a replica, behind helpers.
+//! The examples' leader, which forwards undecoded requests from helpers to a replica.
 
 mod support;
 
@@ -12,7 +12,7 @@ use spillway_client::session::{BlockingSession, SessionSettings};
 use support::helper::Relief;
 use support::{Keys, round_trip};
 
-/// A process that ends when dropped, and the address that it says it listens on.
+/// A process that is killed when dropped, and the listening address that it printed.
 struct Program(Child, SocketAddr);
 
 impl Program {
@@ -79,7 +79,7 @@ fn many_clients_of_two_helpers_get_their_own_replies() {
         for number in 0..24 {
             let plain = helpers[number % 2].plain;
             scope.spawn(move || {
-                // Ids are used again by those who come later.
+                // Later connections reuse ids.
                 for turn in 0..4 {
                     let mut client = TcpStream::connect(plain).unwrap();
                     for round in 0..40 {
@@ -101,7 +101,7 @@ fn messages_of_many_frames_pass_in_order() {
         for number in 0..4 {
             let client = TcpStream::connect(helper.plain).unwrap();
             scope.spawn(move || {
-                // More than all windows on the way: it goes on only if what is forwarded counts.
+                // More than all windows hold: the stream stalls if forwarded bytes do not count as consumed.
                 let total = 2_000_000;
                 let (mut writer, mut reader) = (&client, &client);
                 std::thread::scope(|scope| {

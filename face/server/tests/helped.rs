@@ -29,7 +29,7 @@ fn many_connections_move_under_traffic_and_every_byte_is_right() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
     let (one, other) = (Relief::start(&keys, echo.link), Relief::start(&keys, echo.link));
-    // Direct, a helper, another helper, and straight to the server's link port.
+    // Routes: the plain port, two helpers, and the server's link port.
     let routes = vec![None, Some(one.target(&keys)), Some(other.target(&keys)), Some(echo.target(&keys))];
     let mut swarm = Swarm::new(echo.plain, 120, 60, routes);
     let moves = swarm.run();
@@ -79,7 +79,7 @@ fn a_wrong_key_is_refused_and_a_clients_key_is_not_a_helpers() {
         let error = Client::pm_connect(&target, None, Settings::default()).unwrap_err();
         assert!(error.to_string().contains("does not accept our key"), "{error}");
     }
-    // A helper with a client's key gets no link, so it takes no clients.
+    // The link port rejects a helper with a client's key, so that helper accepts no clients.
     let impostor = RawLink::open(echo.link, Role::Helper, keys.client.clone()).hear();
     assert!(matches!(&impostor, Heard::Broken(error) if error.to_string().contains("key")), "{impostor:?}");
     let impostor = Relief::start_with(keys.client.clone(), &keys, echo.link);
@@ -106,7 +106,7 @@ fn forged_addresses_are_refused() {
             link.flush();
             assert_eq!(link.hear(), Heard::Refused(id, RefuseReason::Forbidden), "{forged}");
         }
-        // Its own address is still good.
+        // The client's own address is accepted on the same link.
         let own = link.stream.local_addr().unwrap();
         let id = link.end.open(own, None).unwrap();
         link.flush();
@@ -115,7 +115,7 @@ fn forged_addresses_are_refused() {
         link.flush();
         assert_eq!(link.hear(), Heard::Data(id, b"delivered".to_vec()));
     }
-    // A helper speaks for others, but not for the whole world.
+    // A helper may carry addresses of private networks, but not all addresses.
     let mut link = RawLink::establish(echo.link, Role::Helper, keys.helper.clone());
     let id = link.end.open("8.8.8.8:53".parse().unwrap(), None).unwrap();
     link.flush();
@@ -131,21 +131,21 @@ fn truncated_preambles_and_garbage_harm_nobody() {
     let mut bystander = helped(&relief, &keys, &echo);
     let mut neighbour = Client::pm_connect(&echo.target(&keys), None, Settings::default()).unwrap();
     for port in [echo.link, relief.link] {
-        // Not a link at all, short and long.
+        // Bytes that are not a preamble, short and long.
         for garbage in [b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![0; 10_000], vec![0xff; 10_000]] {
             let mut stream = TcpStream::connect(port).unwrap();
             let _ = stream.write_all(&garbage);
             assert_closes(stream);
         }
-        // The beginning of a link, and then the end.
+        // The beginning of a preamble, and then FIN.
         let mut stream = TcpStream::connect(port).unwrap();
         stream.write_all(b"\xf5SPILLWY\x01").unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         assert_closes(stream);
-        // The beginning of a link, and then nothing: it is there until its time is up, and in nobody's way.
+        // The beginning of a preamble, and then silence: the link stays until its timeout and blocks no other.
         let mut silent = TcpStream::connect(port).unwrap();
         silent.write_all(b"\xf5SPILL").unwrap();
-        // A proper beginning, and then garbage.
+        // A complete preamble, and then garbage.
         let mut link = RawLink::establish(port, Role::Client, keys.client.clone());
         link.stream.write_all(&[0xff; 1000]).unwrap();
         assert_eq!(link.hear(), Heard::End);
@@ -153,7 +153,7 @@ fn truncated_preambles_and_garbage_harm_nobody() {
         round_trip(&mut neighbour, 3000, 1);
         drop(silent);
     }
-    // Whatever comes to the plain ports is somebody's request.
+    // Plain ports take any bytes as requests.
     let mut plain = TcpStream::connect(relief.plain).unwrap();
     round_trip(&mut plain, 1000, 2);
 }
@@ -187,12 +187,12 @@ fn a_client_cut_in_the_middle_of_a_message_harms_nobody() {
 fn a_helper_whose_link_is_down_refuses_and_direct_stays() {
     let keys = Keys::new();
     let echo = Echo::start(&keys, "127.0.0.1");
-    // A server that is away.
+    // No process listens at the server's address.
     let away = spillway_ports::free_address();
     let relief = Relief::start_with(keys.helper.clone(), &keys, away);
     let mut client = Client::connect(echo.plain, Settings::default()).unwrap();
     let error = client.move_to(Route::Link(&relief.target(&keys))).unwrap_err();
-    // Told, not timed out.
+    // The move fails at once, without a timeout.
     match &error {
         MoveError::System(error) => assert_eq!(error.kind(), ErrorKind::ConnectionRefused),
         MoveError::Refused(reason) => assert_eq!(*reason, RefuseReason::Unavailable),
@@ -223,7 +223,7 @@ fn a_server_that_restarts_is_told_to_its_clients_and_serves_again() {
     relief.await_links(1);
     client.move_to(Route::Direct).unwrap();
     round_trip(&mut client, 100, 3);
-    // The helper listens again a moment after its link is up.
+    // The helper listens again shortly after its link is up.
     let deadline = Instant::now() + Duration::from_secs(60);
     while let Err(error) = client.move_to(Route::Link(&relief.target(&keys))) {
         assert!(Instant::now() < deadline, "{error}");

@@ -1,4 +1,4 @@
-//! Replies to a plain client of a helper, kept by the server until the client's own TCP has acknowledged them.
+//! The server keeps replies to a helper's plain client until the client's own TCP has acknowledged them.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::port::{Port, Serve, until};
 
 const KEPT_BYTES_MAX: usize = 100_000;
 
-/// A server in the test's own loop.
+/// A server that the test drives, turn by turn.
 struct Server {
     port: Port,
     client: Option<Client>,
@@ -33,7 +33,7 @@ impl Server {
         until(self, what, |server| server.turn_at(Instant::now(), &mut [0; 65536]), done);
     }
 
-    /// Up to where the client's TCP has acknowledged, and what is kept.
+    /// The offset that the client's TCP has acknowledged, and the bytes that are kept.
     fn kept(&self) -> (u64, Vec<u8>) {
         let all = self.port.links.unacknowledged(self.client.unwrap()).expect("the helper tells");
         (all.acknowledged, [all.bytes.0, all.bytes.1].concat())
@@ -73,7 +73,7 @@ fn replies_are_kept_until_the_client_s_tcp_has_them() {
     let name = server.client.unwrap();
     server.until("the helper's word", |server| server.port.links.unacknowledged(name).is_some());
 
-    // The client reads nothing: its TCP takes what its buffers hold, and the server keeps the rest, and no more.
+    // The client reads nothing: its TCP acknowledges what its buffers hold, and the server keeps at most its bound.
     let mut composed = 0;
     server.until("a full buffer", |server| {
         let bytes: Vec<u8> = (composed..composed + 30_000).map(byte).collect();
@@ -85,7 +85,7 @@ fn replies_are_kept_until_the_client_s_tcp_has_them() {
         kept.len() == KEPT_BYTES_MAX && acknowledged > 0
     });
 
-    // It reads, and everything is let go.
+    // The client reads, and the server drops all kept replies.
     let reading = std::thread::spawn(move || {
         let mut read = 0;
         let mut buffer = [0; 65536];

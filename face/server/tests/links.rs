@@ -1,4 +1,4 @@
-//! The link port at its bounds. Time is given, not waited for.
+//! The link port at its bounds, in virtual time.
 
 mod support;
 
@@ -14,7 +14,7 @@ use spillway_wire::{Connect, Control};
 use support::port::{Port, Serve, until};
 use support::raw::{Heard, RawLink};
 
-/// A link port in the test's own loop, which echoes.
+/// An echoing link port that the test drives, turn by turn.
 struct Server {
     port: Port,
     now: Instant,
@@ -47,13 +47,13 @@ impl Server {
         until(self, what, Server::turn, done);
     }
 
-    /// What the server says next to the other end of a link.
+    /// The next event that the server's output causes at the link's other end.
     fn hear(&mut self, link: &mut RawLink) -> Heard {
         self.until("an answer", |_| link.has_something());
         link.hear()
     }
 
-    /// The same, where it may have come together with what was heard before.
+    /// As [`hear`](Self::hear), but the event may be in bytes that were received before.
     fn hear_more(&mut self, link: &mut RawLink) -> Heard {
         if link.is_used_up() { self.hear(link) } else { link.hear() }
     }
@@ -161,7 +161,7 @@ fn strangers_cannot_shut_helpers_out() {
     drop(strangers);
 }
 
-/// The port has room for few links: strangers have to leave for a helper, and established links stay.
+/// On a port for few links, unauthenticated links are dropped for a helper, and established links stay.
 #[test]
 fn strangers_do_not_fill_a_small_port() {
     let mut server = Server::start(Settings { links_max: 3, ..Settings::default() });
@@ -178,7 +178,7 @@ fn strangers_do_not_fill_a_small_port() {
     drop(strangers);
 }
 
-/// A peer that has named its key outlives whatever strangers from its own address do.
+/// A link whose peer has named its key survives a flood of unauthenticated links from the same address.
 #[test]
 fn a_handshake_survives_a_flood_of_silent_connections() {
     let unauthenticated = Bounds { young: 32, ..Bounds::DEFAULT };
@@ -221,7 +221,7 @@ fn a_lost_link_closes_what_was_open_and_nothing_twice() {
     helper.flush();
     server.until("all clients", |server| server.clients.len() == 4);
     let clients = server.clients.clone();
-    // One is closed by its client, one by the application.
+    // One connection is closed by its client, another by the application.
     helper.end.close(ids[0], CloseReason::Normal);
     helper.flush();
     server.until("the first end", |server| server.closed.len() == 1);
@@ -256,7 +256,7 @@ fn get_info_tells_helpers_and_clients_apart() {
     assert_eq!((info(0).bytes_received, info(0).bytes_sent), (5, 5));
 }
 
-/// The application counts a byte twice: it is told so, and the client gets no credit for bytes that it never sent.
+/// The application consumes one byte too many: an error, and the client gets no credit for the byte that it never sent.
 #[test]
 fn consuming_more_than_was_received_is_an_error() {
     let mut server = Server::start(Settings::default());
@@ -272,13 +272,13 @@ fn consuming_more_than_was_received_is_an_error() {
     assert_eq!(server.port.links.consumed(client, 0), Ok(()));
 }
 
-/// Whoever opens and closes connections for ever and never reads the answers is not read either.
+/// A peer that opens and closes connections without end and reads no answers is not read.
 #[test]
 fn answers_that_nobody_reads_do_not_pile_up() {
     let limits = Limits { pending_bytes_max: 64 * 1024, ..Limits::default() };
     let mut server = Server::start(Settings { limits, ..Settings::default() });
     let mut bystander = server.establish(Role::Helper, keys().0);
-    // Not encrypted: the frames are written as they are.
+    // Without encryption the test can write frames itself.
     let mut rude = server.establish_plain(Role::Helper, keys().0);
     let mut frames = Vec::new();
     let connect = Connect { client: address("127.0.0.1:5"), server: None, credit: 0, session: None };
@@ -288,7 +288,7 @@ fn answers_that_nobody_reads_do_not_pile_up() {
     }
     rude.stream.set_nonblocking(true).unwrap();
     let (mut at, mut stuck) = (0, 0);
-    // Stuck: the server has nothing to do, and the socket takes no more.
+    // `stuck`: turns in which the socket took no bytes, because the server does not read.
     while stuck < 50 {
         match rude.stream.write(&frames[at..]) {
             Ok(written) => (at, stuck) = ((at + written) % frames.len(), 0),
@@ -325,7 +325,7 @@ fn a_client_that_sends_no_data_is_read_slowly() {
         let mut rude = server.establish_as(Role::Client, keys().1, encryption);
         rude.stream.set_nonblocking(true).unwrap();
         let mut batch = Vec::new();
-        // Returns what the server takes until its socket is full and it has nothing to do.
+        // Writes until the server reads no more and its socket is full. Returns the number of bytes taken.
         let mut flood = |server: &mut Server| {
             let (mut taken, mut stuck) = (0, 0);
             while stuck < 50 && taken < 64 << 20 {

@@ -18,7 +18,7 @@ use support::{Keys, round_trip};
 
 type Order = Box<dyn FnOnce(&mut Links) + Send>;
 
-/// An echo server on a thread, which can be told something.
+/// An echo server on a thread, which runs the closures that the test sends.
 struct Server {
     link: SocketAddr,
     orders: Option<Sender<Order>>,
@@ -82,7 +82,7 @@ impl Server {
         }
     }
 
-    /// What comes of it.
+    /// Runs `order` on the server's thread, and returns its result.
     fn ask<T: Send + 'static>(&self, order: impl FnOnce(&mut Links) -> T + Send + 'static) -> T {
         let (answer, answered) = channel();
         let order = move |links: &mut Links| answer.send(order(links)).unwrap();
@@ -99,7 +99,7 @@ impl Drop for Server {
     }
 }
 
-/// Goes on until all of them are carried by this link port.
+/// Uses the sessions until all of them are carried by links to this port.
 fn use_until_on(sessions: &mut [BlockingSession], port: SocketAddr) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut round = 0;
@@ -128,7 +128,7 @@ fn sessions_go_where_the_operator_wants_them() {
     let within = Duration::from_millis(50);
     assert_eq!(server.ask(move |links| links.say(Word::On, within)), 20);
     use_until_on(&mut sessions, relief.link);
-    // Whoever comes later is told, too.
+    // A session that is opened later is asked to move, too.
     sessions.push(open());
     use_until_on(&mut sessions, relief.link);
     assert_eq!(relief.library_clients(), 21);
@@ -141,7 +141,7 @@ fn sessions_go_where_the_operator_wants_them() {
     }
     use_until_on(&mut sessions, relief.link);
 
-    // It has become calm: once, and whoever comes later may stay.
+    // A release applies once: a session that moves to the helper later may stay there.
     assert_eq!(server.ask(move |links| links.release(within)), 21);
     use_until_on(&mut sessions, server.link);
     sessions[0].session().move_to(Instant::now(), 1).unwrap();
@@ -153,7 +153,7 @@ fn sessions_go_where_the_operator_wants_them() {
 fn a_server_sends_sessions_back_when_requests_are_few_and_fast_for_a_while() {
     let keys = Keys::new();
     let ms = Duration::from_millis;
-    // On a busy machine every service takes long.
+    // A high `service_max`, because service is slow on a busy machine.
     let soon = ReleaseSettings {
         service_max: Duration::from_secs(5),
         low_for: ms(600),
@@ -176,7 +176,7 @@ fn a_server_sends_sessions_back_when_requests_are_few_and_fast_for_a_while() {
         use_for(&mut sessions, ms(600), Duration::ZERO);
         sessions.iter_mut().for_each(|session| session.session().move_to(Instant::now(), 1).unwrap());
         use_until_on(&mut sessions, relief.link);
-        // Few requests, and fast.
+        // Few requests, which are served fast.
         use_for(&mut sessions, ms(2_500), ms(300));
         if release.is_some() {
             use_until_on(&mut sessions, server.link);
@@ -211,7 +211,7 @@ fn a_session_goes_on_with_other_routes() {
     let mut session = BlockingSession::open(routes, settings(&server)).unwrap();
     round_trip(&mut session, 100, 1);
     assert!(session.session().set_routes(Vec::new()).is_err());
-    // The one that carries it is no longer in the list: it serves all the same, until it goes.
+    // The present carrier is not in the new list: it stays until it is lost.
     session.session().set_routes(vec![server.target(&keys), other.target(&keys)]).unwrap();
     round_trip(&mut session, 100, 2);
     assert_eq!(session.session().carrier(), Some(one.link));
@@ -221,14 +221,14 @@ fn a_session_goes_on_with_other_routes() {
     session.close().unwrap();
 }
 
-/// A program's connections to the server, which go where its relief sends them.
+/// A program with sessions that its [`Relief`] opens and moves.
 struct Program {
     relief: Relief,
     members: Vec<(Member, Option<Session>)>,
-    /// How long replies take, direct and helped.
+    /// Latency that is reported for direct and for helped replies.
     latency: [Duration; 2],
     server: SocketAddr,
-    /// Replies are told of at an even pace, however fast the machine is.
+    /// Replies are reported every 10 ms since `began`, however fast the machine is.
     began: Instant,
     told: u32,
 }
@@ -242,7 +242,7 @@ impl Program {
         Program { relief, members, latency, server, began: now, told: 0 }
     }
 
-    /// Everybody asks once; slow answers are only told, so that the test need not wait for them.
+    /// Each session makes one round trip. `latency` is only reported, so that the test does not wait for slow replies.
     fn turn(&mut self) {
         let now = Instant::now();
         self.relief.handle_ready(now);
@@ -293,7 +293,7 @@ impl Program {
     }
 }
 
-/// A round trip of a session in a loop of its own.
+/// Makes a round trip on a session.
 fn ask(session: &mut Session, request: &[u8]) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let (mut sent, mut reply) = (0, Vec::new());
@@ -312,7 +312,7 @@ fn ask(session: &mut Session, request: &[u8]) {
     assert_eq!(reply, request);
 }
 
-/// Settings that decide soon.
+/// Settings with short times, so that decisions come soon.
 fn soon(server: &Server, helpers: &[&Helper], keys: &Keys) -> ReliefSettings {
     let ms = Duration::from_millis;
     let activation = ActivationSettings {
@@ -341,7 +341,7 @@ fn slow_replies_call_for_helpers_and_the_server_sends_all_back() {
     program.latency[0] = Duration::from_millis(5);
     program.turn_until_helped(30);
     assert!(one.library_clients() > 0 && other.library_clients() > 0, "both help");
-    // Those that come now go where the others are.
+    // A session that joins now is helped, too.
     let late = program.relief.join(Instant::now()).unwrap();
     program.members.push((late, None));
     program.turn_until_helped(31);
@@ -376,7 +376,7 @@ fn the_word_and_the_list_of_helpers_are_obeyed() {
     let mut program = Program::start(soon(&server, &[&one], &keys), 10);
     program.relief.say(Instant::now(), Word::On, None);
     program.turn_until_helped(10);
-    // It goes; the one that takes its place was not known before.
+    // The helper stops; the list has a new helper instead.
     program.relief.set_helpers(Instant::now(), vec![other.target(&keys)]);
     one.stop();
     program.turn_until_helped(10);

@@ -1,4 +1,4 @@
-//! Sessions of the client library through helpers that come and go, at the echo server.
+//! Sessions of the client library at the echo server, through helpers that start and stop.
 
 mod support;
 
@@ -19,7 +19,7 @@ fn open(routes: Vec<LinkTarget>) -> BlockingSession {
     BlockingSession::open(routes, SessionSettings::default()).unwrap()
 }
 
-/// Where the session has been so far.
+/// The addresses of the session's carriers, in order.
 fn moves(session: &mut BlockingSession) -> Vec<SocketAddr> {
     let mut moves = Vec::new();
     while let Some(event) = session.poll_event() {
@@ -38,7 +38,7 @@ fn a_session_goes_on_when_its_helper_is_gone() {
     let (first, second) = (one.link, other.link);
     let mut session = open(vec![one.target(&keys), other.target(&keys), echo.target(&keys)]);
     (0..20).for_each(|round| round_trip(&mut session, 1 + round * 50, round));
-    // A request is under way when the helper goes.
+    // A request is under way when the helper stops.
     session.write_all(b"under way").unwrap();
     one.stop();
     let mut reply = [0; 9];
@@ -124,7 +124,7 @@ fn without_a_helper_sessions_return_to_the_server_each_in_its_turn() {
     let echo = Echo::start(&keys, "127.0.0.1");
     let relief = Relief::start(&keys, echo.link);
     let first = relief.link;
-    // The server's own port is no more preferred for being the next one.
+    // The server's own port is tried last, although it is the next route in the list.
     let routes = vec![relief.target(&keys), echo.target(&keys)];
     let settings = paced(echo.link, Duration::from_millis(200));
     let mut sessions: Vec<BlockingSession> =
@@ -152,7 +152,7 @@ fn a_helper_that_comes_back_is_better_than_the_server() {
     let port = spillway_ports::free_address();
     let relief = Relief::start_at(&keys, echo.link, port);
     relief.await_links(1);
-    // Nobody's turn comes during the test.
+    // With this window no session returns to the server during the test.
     let settings = paced(echo.link, Duration::from_secs(7 * 86_400));
     let mut session =
         BlockingSession::open(vec![relief.target(&keys), echo.target(&keys)], settings).unwrap();
@@ -178,14 +178,14 @@ fn a_helper_that_goes_is_left_while_it_still_serves() {
         .map(|_| BlockingSession::open(routes.clone(), paced(echo.link, Duration::from_secs(1))).unwrap())
         .collect();
     sessions.iter_mut().for_each(|session| round_trip(session, 10, 1));
-    // Long, so that nobody who is kept waiting by this machine misses its turn.
+    // A long deadline, so that sessions on a slow machine still leave in time.
     relief.drain(Duration::from_secs(20));
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut round = 0;
     let has_moved = |session: &mut BlockingSession| session.session().carrier() == Some(echo.link);
     while sessions.iter_mut().map(has_moved).filter(|moved| *moved).count() < 3 {
         assert!(Instant::now() < deadline, "all of them stay");
-        // Requests are answered all the time.
+        // Requests are answered during the drain.
         sessions.iter_mut().for_each(|session| round_trip(session, 10, round));
         round += 1;
     }
@@ -249,7 +249,7 @@ fn who_has_closed_is_told_of_the_end() {
     session.close().unwrap();
 }
 
-/// A server that closes when it has heard something. First it counts a byte too many, which is an error.
+/// A server that closes a session at its first data. Before, it consumes one byte too many, which is an error.
 struct Curt(Port);
 
 impl Serve for Curt {
@@ -272,7 +272,7 @@ impl Serve for Curt {
     }
 }
 
-/// Else it would wait for room that never comes.
+/// Without the error, the client would wait for room for ever.
 #[test]
 fn who_writes_to_a_server_that_has_closed_is_told_so() {
     let keys = Keys::new();

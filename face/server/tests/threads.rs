@@ -1,5 +1,5 @@
-//! Sessions at a server of several threads that share a link port: a session's next carrier may be a connection on a link
-//! of another thread than its own.
+//! Sessions at a server whose threads share a link port: a session's next carrier may be a connection on a link of
+//! another thread.
 
 mod support;
 
@@ -23,14 +23,14 @@ use support::raw::{Heard, RawLink};
 use support::streams::stream_and_move;
 use support::{Keys, round_trip};
 
-/// One thread's link port, which echoes.
+/// One thread's echoing link port.
 struct Worker {
     port: Port,
-    /// Replies that wait for room, and whether the client sends no more.
+    /// Replies that wait for room, and whether the client has finished.
     clients: HashMap<Client, (Vec<u8>, bool)>,
     opened: usize,
     closed: usize,
-    /// How often a client was answered by a link of another thread.
+    /// Number of data events that arrived by a link of another thread.
     far: usize,
 }
 
@@ -47,7 +47,7 @@ impl Worker {
         Worker { port, clients: HashMap::new(), opened: 0, closed: 0, far: 0 }
     }
 
-    /// On a port of its own, so that the test chooses which thread gets a link.
+    /// Binds a port for this worker only, so that the test chooses which thread gets a link.
     fn alone(keys: &Keys, threads: &Threads) -> Worker {
         Worker::bind("127.0.0.1:0".parse().unwrap(), settings(keys, threads))
     }
@@ -62,7 +62,7 @@ impl Worker {
     }
 
     fn turn(&mut self) {
-        // Small, so that posts are cut.
+        // A small buffer, so that posts are cut.
         self.turn_at(Instant::now(), &mut [0; 1000]);
     }
 
@@ -113,10 +113,10 @@ fn open(routes: Vec<LinkTarget>) -> BlockingSession {
     BlockingSession::open(routes, SessionSettings::default()).unwrap()
 }
 
-/// Runs workers on threads of their own while `test` goes on, and returns them.
+/// Runs each worker on a thread while `test` runs, and returns the workers.
 fn run(workers: Vec<Worker>, test: impl FnOnce()) -> Vec<Worker> {
     let done = AtomicBool::new(false);
-    /// Also when the test fails.
+    /// Stops the workers also if the test panics.
     struct Done<'a>(&'a AtomicBool);
     impl Drop for Done<'_> {
         fn drop(&mut self) {
@@ -151,13 +151,13 @@ fn sessions_move_between_the_links_of_all_threads() {
     let mut routes: Vec<LinkTarget> = workers.iter().map(|worker| worker.target(&keys)).collect();
     let moves = AtomicUsize::new(0);
     let workers = run(workers, || {
-        // Helpers whose link carries sessions of all threads.
+        // Each helper's link carries sessions of all threads.
         let helpers = [Relief::start(&keys, addresses[0]), Relief::start(&keys, addresses[1])];
         routes.extend(helpers.iter().map(|helper| helper.target(&keys)));
         std::thread::scope(|scope| {
             for number in 0..8 {
                 let mut routes = routes.clone();
-                // They do not all begin at the same thread.
+                // Sessions begin at different threads.
                 routes.rotate_left(number % 5);
                 let moves = &moves;
                 scope.spawn(move || {
@@ -205,7 +205,7 @@ fn sessions_of_a_thread_that_has_gone_are_told_so_and_others_go_on() {
     let stays = run(vec![stays], || {
         let mut sessions = Vec::new();
         let gone = run(vec![gone], || {
-            // Each begins at one thread and moves to the other.
+            // Each session begins at one thread and moves to the other.
             for routes in [[of_gone.clone(), of_stays.clone()], [of_stays.clone(), of_gone.clone()]] {
                 let mut session = open(routes.to_vec());
                 round_trip(&mut session, 100, 1);
@@ -228,7 +228,7 @@ fn sessions_of_a_thread_that_has_gone_are_told_so_and_others_go_on() {
     assert_eq!((stays[0].opened, stays[0].closed), (1, 1));
 }
 
-/// Two threads' ports in the test's own hands.
+/// Two threads' ports, which the test drives.
 struct Pair {
     here: Worker,
     there: Worker,
@@ -258,14 +258,14 @@ impl Pair {
     }
 
     fn establish(&mut self, address: SocketAddr) -> RawLink {
-        // One test writes frames itself.
+        // No encryption, because one test writes frames itself.
         let mut link = RawLink::open_as(address, Role::Client, self.keys.client.clone(), Encryption::Off);
         assert_eq!(self.hear(&mut link), Heard::Established);
         link.flush();
         link
     }
 
-    /// Says these words on a link, and returns what is said to them.
+    /// Sends an opening message on a link, and returns the answer.
     fn say(&mut self, link: &mut RawLink, words: Control) -> Control {
         link.end.open_relayed(words).unwrap();
         link.flush();
@@ -275,7 +275,7 @@ impl Pair {
         }
     }
 
-    /// A session that begins here and goes on there: both links, and which connection of the second carries it.
+    /// A session that begins at `here` and resumes on `there`: both links, and the carrier's id on the second one.
     fn carry_there(&mut self) -> (RawLink, RawLink, Id) {
         let mut one = self.establish(self.here.port.links.address());
         let mut session = session(&self.keys.client);
@@ -304,12 +304,12 @@ fn words_that_two_threads_hear_begin_one_session() {
     let mut session = session(&pair.keys.client);
     let connect = session.open(Time::ZERO, one.stream.local_addr().unwrap(), None);
     let again = session.open(Time::ZERO, other.stream.local_addr().unwrap(), None);
-    // The later words come first; the earlier ones are an old carrier's.
+    // The opening message with the higher epoch arrives first; the other one is stale.
     let answer = pair.say(&mut other, again);
     assert_eq!(session.handle_control(Time::ZERO, &answer), Ok(Some(ClientEvent::Attached { room: false })));
     assert_eq!(pair.say(&mut one, connect), Control::Refused(RefuseReason::Stale));
     assert_eq!((pair.here.opened, pair.there.opened), (0, 1));
-    // The next carrier meets the thread that it did not begin at, and the old one is closed.
+    // The next carrier reaches the thread where the session did not begin, and the old carrier is closed.
     drop(one);
     let mut one = pair.establish(pair.here.port.links.address());
     let reconnect = session.open(Time::ZERO, one.stream.local_addr().unwrap(), None);
@@ -332,7 +332,7 @@ fn a_lost_link_of_another_thread_leaves_the_session_waiting() {
     assert_eq!(pair.here.closed, 0);
 }
 
-/// A client that sends more than it may, while the session's thread is busy with something else, fills no mailbox.
+/// Data beyond the window does not accumulate in a mailbox while the session's thread is busy.
 #[test]
 fn what_is_posted_is_bounded() {
     let mut pair = Pair::new();
@@ -350,7 +350,7 @@ fn what_is_posted_is_bounded() {
         let mut at = 0;
         while at < frame.len() {
             at += other.stream.write(&frame[at..]).unwrap_or(0);
-            // Only the thread that has the link turns.
+            // Only the thread that owns the link runs.
             pair.there.turn();
         }
         sent += frame.len();

@@ -1,4 +1,4 @@
-//! What carries frames, and how a loop over it is ended.
+//! Devices that carry frames, and the flag that ends a loop over one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,59 +8,59 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Bytes of the longest frame: an Ethernet header, and the largest IP packet.
+/// Maximum bytes of a frame: an Ethernet header, and the largest IP packet.
 pub const FRAME_BYTES_MAX: usize = 14 + 65_535;
 
-/// Takes and gives Ethernet frames. Neither call blocks.
+/// Sends and receives Ethernet frames. [`send`](Self::send) and [`recv`](Self::recv) do not block.
 pub trait Device {
-    /// The next frame that came, into `buffer`, and its length. `None`: there is none at the moment.
+    /// Writes the next received frame into `buffer` and returns its length; `None` if no frame is waiting.
     ///
     /// # Errors
-    /// The device is gone.
+    /// The device has failed.
     fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>>;
 
-    /// Sends a frame. `false`: there was no room, and it is lost, as it may be in any network.
+    /// Sends a frame. Returns `false` if the device does not accept it: the frame is lost.
     ///
     /// # Errors
-    /// The device is gone.
+    /// The device has failed.
     fn send(&mut self, frame: &[u8]) -> io::Result<bool>;
 
-    /// Waits until a frame may be there, `timeout` has passed, or `stop` is set; may return early. `None` is for ever.
+    /// Waits until a frame may have arrived, `timeout` has passed, or `stop` is set; `None` is no timeout. May return early.
     ///
     /// # Errors
-    /// The device is gone.
+    /// The device has failed.
     fn wait(&mut self, timeout: Option<Duration>, stop: &Stop) -> io::Result<()>;
 }
 
-/// Ends a loop from another thread. Clones are the same.
+/// Ends a loop from another thread. Clones share one flag.
 #[derive(Clone, Debug)]
 pub struct Stop(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     is_set: AtomicBool,
-    /// Readable once it is set.
+    /// An eventfd, readable once the flag is set.
     wakes: OwnedFd,
 }
 
 impl Stop {
-    /// One that is not set.
+    /// A flag that is not set.
     ///
     /// # Errors
-    /// This process has no descriptors left.
+    /// The process has no file descriptors left.
     pub fn new() -> io::Result<Stop> {
         let wakes = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Stop(Arc::new(Inner { is_set: AtomicBool::new(false), wakes })))
     }
 
-    /// The loop ends after its turn.
+    /// Ends the loop after its present turn.
     pub fn set(&self) {
         self.0.is_set.store(true, Ordering::Release);
-        // Fails only at its limit, and then it is readable.
+        // Fails only if the counter is at its maximum; then the descriptor is readable, too.
         let _ = rustix::io::write(&self.0.wakes, &1_u64.to_ne_bytes());
     }
 
-    /// Whether it was set.
+    /// Whether the flag is set.
     pub fn is_set(&self) -> bool {
         self.0.is_set.load(Ordering::Acquire)
     }

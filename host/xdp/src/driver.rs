@@ -1,4 +1,4 @@
-//! The loop between a device and what talks through it.
+//! The loop between a device and an endpoint.
 
 use std::io;
 
@@ -6,51 +6,53 @@ use spillway_transport::Time;
 
 use crate::device::{Device, FRAME_BYTES_MAX, Stop};
 
-/// Frames of one turn at most, in each direction: what comes has to wait for what goes, and time goes on.
+/// Maximum frames of one turn in each direction. The bound lets both directions and the timers take their turn.
 pub const BATCH_FRAMES: usize = 64;
 
-/// What talks through a device: a stack and its application. Called in this order, over and over.
+/// Sends and receives frames through a device: for example a stack with its application. Each turn calls the methods in
+/// this order.
 pub trait Endpoint {
-    /// A turn begins: what is due is done.
+    /// A turn begins: handle due timers.
     fn begin_turn(&mut self, now: Time);
 
-    /// A frame came.
+    /// A frame has arrived.
     fn deliver(&mut self, now: Time, frame: &[u8]);
 
     /// All frames of this turn were delivered.
     fn end_turn(&mut self, now: Time);
 
-    /// The next frame to send, into `slot`, and its length. Called until there is none, or this turn's are enough.
+    /// Writes the next frame to send into `slot` and returns its length. Called until there is no frame, at most
+    /// [`BATCH_FRAMES`] times in a turn.
     #[must_use]
     fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<usize>;
 
-    /// When the next turn is due if no frame comes. Asked after each turn.
+    /// When the next turn is due if no frame arrives; `None` for no limit. Called before the loop waits.
     fn poll_timeout(&self) -> Option<Time>;
 }
 
 /// Whether to wait before the next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// There may be more to do at once.
+    /// More frames may be waiting: take the next turn at once.
     Busy,
-    /// Nothing is to be done before a frame comes, or [`Endpoint::poll_timeout`].
+    /// The next turn may wait for a frame, or for [`Endpoint::poll_timeout`].
     Idle,
 }
 
-/// What passed since the driver was made.
+/// Totals since the driver was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames that came.
+    /// Frames received.
     pub received: u64,
-    /// Frames that went.
+    /// Frames sent.
     pub sent: u64,
-    /// Frames for which the device had no room.
+    /// Frames lost because the device did not accept them.
     pub lost: u64,
     /// Turns.
     pub turns: u64,
 }
 
-/// A device with the buffers that its loop needs.
+/// A device with the buffer and the counters of its loop.
 #[derive(Debug)]
 pub struct Driver<D> {
     device: D,
@@ -59,13 +61,13 @@ pub struct Driver<D> {
 }
 
 impl<D: Device> Driver<D> {
-    /// Of this device.
+    /// A driver of this device.
     pub fn new(device: D) -> Driver<D> {
         let buffer = vec![0; FRAME_BYTES_MAX].into_boxed_slice();
         Driver { device, buffer, counters: Counters::default() }
     }
 
-    /// What passed.
+    /// Totals since the driver was created.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -80,15 +82,16 @@ impl<D: Device> Driver<D> {
         &mut self.device
     }
 
-    /// The device, for another driver.
+    /// Returns the device, for another driver.
     pub fn into_device(self) -> D {
         self.device
     }
 
-    /// One turn: what is due, what has come, what is to go; [`BATCH_FRAMES`] of each at most. Does not wait.
+    /// Takes one turn: due timers, then received frames, then frames to send, at most [`BATCH_FRAMES`] in each direction. Does
+    /// not block.
     ///
     /// # Errors
-    /// The device is gone.
+    /// The device has failed.
     pub fn turn(&mut self, now: Time, endpoint: &mut impl Endpoint) -> io::Result<Turn> {
         endpoint.begin_turn(now);
         let mut turn = Turn::Busy;
@@ -111,10 +114,10 @@ impl<D: Device> Driver<D> {
         Ok(Turn::Busy)
     }
 
-    /// Takes turns until `stop` is set, and waits between them. `clock` never goes back.
+    /// Takes turns until `stop` is set, and waits between them. `clock` must be monotonic.
     ///
     /// # Errors
-    /// The device is gone.
+    /// The device has failed.
     pub fn run(
         &mut self,
         endpoint: &mut impl Endpoint,
@@ -138,7 +141,7 @@ mod tests {
     use super::*;
     use crate::Ring;
 
-    /// Sends back what came, a turn later, at most so many frames.
+    /// Sends received frames back in the same turn, last one first.
     #[derive(Default)]
     struct Echo {
         waiting: Vec<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! A device that damages what passes through another: loss, duplication, reordering, flipped bits, from a seed.
+//! Injects faults into the frames of another device: loss, duplication, reordering and flipped bits, determined by a seed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,42 +8,42 @@ use spillway_parts::Random;
 
 use crate::device::{Device, FRAME_BYTES_MAX, Stop};
 
-/// Frames that are held back in one direction at once; more pass in order.
+/// Maximum frames held back in one direction; further frames pass in order.
 const HELD_MAX: usize = 64;
 
-/// What happens to frames. Shares are from 0 to 1, for each frame and each direction.
+/// The faults to inject. Shares are from 0 to 1 and apply to each frame in each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FaultsOptions {
-    /// The same seed and the same frames give the same faults.
+    /// The same seed and the same frames result in the same faults.
     pub seed: u64,
-    /// Do not arrive.
+    /// Share of frames that are lost.
     pub loss: f64,
-    /// Arrive twice.
+    /// Share of frames that arrive twice.
     pub duplication: f64,
-    /// Arrive after up to [`reordering_frames`](Self::reordering_frames) of those behind them.
+    /// Share of frames that are held back until up to [`reordering_frames`](Self::reordering_frames) later ones have passed.
     pub reordering: f64,
-    /// By how many frames at most. When nothing follows, what was held back arrives before the device waits.
+    /// Maximum number of frames that a held frame lets pass. Frames that are still held when the device waits arrive then.
     pub reordering_frames: usize,
-    /// Have one bit flipped, behind the Ethernet header.
+    /// Share of frames in which one bit after the Ethernet header is flipped.
     pub corruption: f64,
 }
 
-/// What happened.
+/// Counts of injected faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faulted {
-    /// Frames that came, both directions.
+    /// Frames that entered the device, in both directions.
     pub seen: u64,
-    /// Of these, those that did not arrive.
+    /// Frames lost.
     pub lost: u64,
-    /// Of these, those that arrived twice.
+    /// Frames duplicated.
     pub duplicated: u64,
-    /// Of these, those that were held back.
+    /// Frames held back.
     pub reordered: u64,
-    /// Of these, those with a flipped bit.
+    /// Frames with a flipped bit.
     pub corrupted: u64,
 }
 
-/// A device through which frames pass damaged.
+/// A device that injects faults into the frames of another device.
 #[derive(Debug)]
 pub struct Faults<D> {
     device: D,
@@ -54,28 +54,28 @@ pub struct Faults<D> {
 }
 
 impl<D: Device> Faults<D> {
-    /// Around this device.
+    /// Injects faults into the frames of `device`.
     pub fn new(device: D, options: FaultsOptions) -> Faults<D> {
         let (inward, outward) = (Direction::new(options.seed, 1), Direction::new(options.seed, 2));
         Faults { device, options, faulted: Faulted::default(), inward, outward }
     }
 
-    /// What happened so far.
+    /// Counts of injected faults so far.
     pub fn faulted(&self) -> Faulted {
         self.faulted
     }
 
-    /// From now on something else happens; what is held back stays so.
+    /// Changes the faults for the frames that follow. Frames held back remain so.
     pub fn set_options(&mut self, options: FaultsOptions) {
         self.options = options;
     }
 
-    /// The device; what is held back is lost.
+    /// Returns the inner device. Frames held back are lost.
     pub fn into_device(self) -> D {
         self.device
     }
 
-    /// Frames that are held back, both directions.
+    /// Number of frames held back, in both directions.
     pub fn held(&self) -> usize {
         self.inward.held.len() + self.outward.held.len()
     }
@@ -106,7 +106,7 @@ impl<D: Device> Device for Faults<D> {
         }
     }
 
-    /// What is lost on purpose has been sent.
+    /// A frame that is lost on purpose counts as sent.
     fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
         if self.outward.is_clear(&self.options) {
             self.faulted.seen += 1;
@@ -124,7 +124,7 @@ impl<D: Device> Device for Faults<D> {
     }
 }
 
-/// Frames on their way in one direction.
+/// The frames of one direction.
 #[derive(Debug)]
 struct Direction {
     random: Random,
@@ -135,7 +135,7 @@ struct Direction {
 #[derive(Debug)]
 struct Held {
     frame: Box<[u8]>,
-    /// It passes after so many others.
+    /// How many more frames pass before this one.
     frames: usize,
 }
 
@@ -147,7 +147,7 @@ impl Direction {
 
     fn pass(&mut self, frame: &[u8], options: &FaultsOptions, faulted: &mut Faulted) {
         faulted.seen += 1;
-        // Always as many draws: changing one share does not change all other faults.
+        // The number of draws is constant, so that changing one share does not change the other faults.
         let [loss, duplication, reordering, corruption] =
             [options.loss, options.duplication, options.reordering, options.corruption]
                 .map(|share| self.random.unit() < share);
@@ -163,8 +163,8 @@ impl Direction {
             }
             if reordering && options.reordering_frames > 0 && self.held.len() < HELD_MAX {
                 faulted.reordered += 1;
-                let frames = 1 + (behind % options.reordering_frames as u64) as usize; // at most that
-                // One more: this frame counts as one that passes.
+                let frames = 1 + (behind % options.reordering_frames as u64) as usize; // at most `reordering_frames`
+                // One more, because the loop below counts this frame as one that passes.
                 self.held.push(Held { frame, frames: frames + 1 });
             } else {
                 self.passed.push_back(frame);
@@ -176,23 +176,23 @@ impl Direction {
         self.passed.extend(self.held.extract_if(.., |held| held.frames == 0).map(|held| held.frame));
     }
 
-    /// Nothing happens to the next frame, and nothing is before it: it needs no copy.
+    /// Whether the next frame passes unchanged with no frame before it, so that it need not be copied.
     fn is_clear(&self, options: &FaultsOptions) -> bool {
         let shares = [options.loss, options.duplication, options.reordering, options.corruption];
         shares == [0.0; 4] && self.held.is_empty() && self.passed.is_empty()
     }
 
-    /// Nothing follows for now.
+    /// Lets all held frames pass.
     fn release(&mut self) {
         self.passed.extend(self.held.drain(..).map(|held| held.frame));
     }
 }
 
-/// Flips one bit of what the network layer's checksums may see.
+/// Flips one bit after the Ethernet header, where checksums can detect it. Returns `false` for a frame without payload.
 fn flip(frame: &mut [u8], bit: u64) -> bool {
     let Some(packet) = frame.get_mut(14..).filter(|packet| !packet.is_empty()) else { return false };
     let bits = packet.len() as u64 * 8;
-    let bit = (bit % bits) as usize; // below the bits of a frame
+    let bit = (bit % bits) as usize; // fits: a frame has fewer than 2^20 bits
     packet[bit / 8] ^= 1 << (bit % 8);
     true
 }
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use crate::Ring;
 
-    /// What arrives of frames that are numbered, in its order, and whether a bit was flipped.
+    /// Passes numbered frames through faults. Returns the numbers in order of arrival, each with whether a bit was flipped.
     fn through(options: FaultsOptions, frames: u16, inward: bool) -> (Vec<(u16, bool)>, Faulted) {
         let (near, mut far) = Ring::pair(2 * usize::from(frames));
         let mut faults = Faults::new(near, options);

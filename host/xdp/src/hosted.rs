@@ -1,16 +1,16 @@
-//! The user-level TCP stack and an application on it, as what talks through a device.
+//! The user-level TCP stack with an application, as an endpoint of a device.
 
 use spillway_tcp::{Stack, drive};
 use spillway_transport::{Application, Time};
 
 use crate::driver::Endpoint;
 
-/// A stack that serves an application.
+/// A stack with the application that it serves.
 #[derive(Debug)]
 pub struct Hosted<A> {
     /// The stack.
     pub stack: Stack,
-    /// What it serves.
+    /// The application.
     pub application: A,
 }
 

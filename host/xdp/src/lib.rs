@@ -1,9 +1,9 @@
 //! Carries frames between the user-level TCP stack and a network.
 //!
-//! A [`Device`] takes and gives Ethernet frames: [`Tap`], an interface of the kernel's whose other end is ours, or
-//! [`Ring`], two queues in memory. [`Faults`] is a device that damages what passes through another. A [`Driver`] lets an
-//! [`Endpoint`], such as a stack with its application ([`Hosted`]), talk through a device, in turns: [`Driver::run`] waits between
-//! them, [`Driver::turn`] leaves time to the caller.
+//! A [`Device`] sends and receives Ethernet frames: [`Tap`] is the user-space end of a kernel interface, [`Ring`] a pair of
+//! queues in memory. [`Faults`] wraps a device and injects faults. A [`Driver`] connects a device with an [`Endpoint`], such
+//! as a stack with its application ([`Hosted`]). It works in turns: [`Driver::run`] takes turns and waits between them,
+//! [`Driver::turn`] takes one at a time that the caller passes.
 
 mod device;
 mod driver;

@@ -1,4 +1,4 @@
-//! A cable in memory: two queues of frames. For tests, and for experiments in which no device is to cost anything.
+//! A cable in memory: two queues of frames. For tests, and for experiments without the cost of a real device.
 
 use std::cell::RefCell;
 use std::io;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::device::{Device, Stop};
 
-/// Bytes of a frame at most: an Ethernet header, and what an MTU of 9,000 allows.
+/// Maximum bytes of a frame: an Ethernet header, and a packet at an MTU of 9,000.
 const FRAME_BYTES: usize = 14 + 9_000;
 
-/// One end of the cable. Both ends belong to one thread: there is nothing to wait for.
+/// One end of the cable. Both ends belong to one thread, so [`wait`](Device::wait) returns at once.
 #[derive(Debug)]
 pub struct Ring {
     from: Rc<RefCell<Queue>>,
@@ -18,14 +18,14 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Both ends of a cable that holds so many frames in each direction.
+    /// Both ends of a cable that holds up to `frames` frames in each direction.
     pub fn pair(frames: usize) -> (Ring, Ring) {
         let queue = || Rc::new(RefCell::new(Queue::new(frames)));
         let (there, back) = (queue(), queue());
         (Ring { from: Rc::clone(&back), to: Rc::clone(&there) }, Ring { from: there, to: back })
     }
 
-    /// Frames that have come and were not taken.
+    /// Number of received frames that wait in this end's queue.
     pub fn waiting(&self) -> usize {
         self.from.borrow().count
     }
@@ -40,13 +40,13 @@ impl Device for Ring {
         Ok(self.to.borrow_mut().push(frame))
     }
 
-    /// Returns at once: nothing comes while this thread waits.
+    /// Returns at once: no frame can arrive while this thread waits.
     fn wait(&mut self, _timeout: Option<Duration>, _stop: &Stop) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// Frames in order, in slots that are used again.
+/// A bounded first-in first-out queue with preallocated slots.
 #[derive(Debug)]
 struct Queue {
     slots: Box<[Slot]>,
@@ -66,7 +66,7 @@ impl Queue {
         Queue { slots: (0..frames).map(|_| slot()).collect(), first: 0, count: 0 }
     }
 
-    /// `false` when it is full, or the frame is longer than a slot.
+    /// Returns `false` if the queue is full or the frame is longer than a slot.
     fn push(&mut self, frame: &[u8]) -> bool {
         if self.count == self.slots.len() || frame.len() > FRAME_BYTES {
             return false;
@@ -79,7 +79,7 @@ impl Queue {
         true
     }
 
-    /// The first frame, cut to the buffer.
+    /// Moves the first frame to `buffer`, cut to its length.
     fn pop(&mut self, buffer: &mut [u8]) -> Option<usize> {
         if self.count == 0 {
             return None;

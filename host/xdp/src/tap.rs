@@ -1,4 +1,4 @@
-//! A TAP interface: the kernel's end is an Ethernet interface, the other end is a descriptor of ours.
+//! A TAP interface: the kernel sees an Ethernet interface, whose other end is a file descriptor of this process.
 
 use std::fmt;
 use std::io;
@@ -13,25 +13,26 @@ use crate::device::{Device, Stop};
 
 const CONTROL: &str = "/dev/net/tun";
 
-/// One end of an interface, in the network namespace of the thread that opened it. The interface goes when this is dropped.
+/// The user-space end of a TAP interface in the network namespace of the thread that opened it. Dropping this end removes
+/// the interface.
 #[derive(Debug)]
 pub struct Tap {
     fd: OwnedFd,
     name: String,
 }
 
-/// Why there is no interface.
+/// Why a TAP interface could not be created.
 #[derive(Debug)]
 pub enum TapError {
-    /// The kernel allows 1 to 15 bytes, without slashes, colons, percent signs and white space.
+    /// The name is invalid. It must have 1 to 15 letters, digits, hyphens, dots or underscores, and not begin with a dot.
     Name(String),
-    /// The control file cannot be opened.
+    /// The control file `/dev/net/tun` cannot be opened.
     Control(io::Error),
-    /// The interface cannot be made.
+    /// The kernel refuses to create the interface.
     Interface {
-        /// Its name.
+        /// The interface's name.
         name: String,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -70,11 +71,11 @@ impl std::error::Error for TapError {
 }
 
 impl Tap {
-    /// Makes an interface of this name. It is down, and has no address: that is for whoever owns the namespace to give.
-    /// The kernel sums what it sends, and cuts it to the interface's MTU.
+    /// Creates an interface of this name. It is down and has no address: the owner of the namespace configures it. Offloads are
+    /// off: frames from the kernel have valid checksums and respect the interface's MTU.
     ///
     /// # Errors
-    /// A name that cannot be or is taken; a kernel without TAP; no right to make interfaces.
+    /// The name is invalid or taken, the kernel does not support TAP, or the process may not create interfaces.
     pub fn open(name: &str) -> Result<Tap, TapError> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
         let fits = (1..libc::IFNAMSIZ).contains(&name.len()) && name.bytes().all(is_plain);
@@ -95,17 +96,17 @@ impl Tap {
     }
 }
 
-/// Ties the descriptor to a new interface: whole frames, nothing before them.
+/// Attaches the descriptor to a new interface that passes whole frames without a header of the kernel's.
 fn attach(fd: &OwnedFd, name: &str) -> io::Result<()> {
-    // SAFETY: it consists of integers and of unions of them, for which zeroes are values.
+    // SAFETY: `ifreq` consists of integers, raw pointers and unions of them, for which all-zero bytes are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The caller has seen to it that the name is shorter: the last byte stays zero.
+    // The caller has checked that the name is shorter than the field: the last byte stays zero.
     for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *place = byte as libc::c_char;
     }
     let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_TUN_EXCL;
-    request.ifr_ifru.ifru_flags = flags as libc::c_short; // sixteen bits, of which TUN_EXCL is the highest
-    // SAFETY: the kernel reads and writes one `ifreq`, which lives through the call.
+    request.ifr_ifru.ifru_flags = flags as libc::c_short; // 16 bits suffice: IFF_TUN_EXCL is the highest one
+    // SAFETY: the kernel reads and writes one `ifreq`, which outlives the call.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -114,7 +115,7 @@ impl Device for Tap {
     fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match read(&self.fd, buffer) {
             Ok(length) => Ok(Some(length)),
-            // EIO while the interface is down.
+            // EIO: the interface is down.
             Err(Errno::AGAIN | Errno::INTR | Errno::IO) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
@@ -123,7 +124,7 @@ impl Device for Tap {
     fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
         match write(&self.fd, frame) {
             Ok(_) => Ok(true),
-            // Down, without memory, or no frame for the kernel: a cable that is out.
+            // The interface is down, the kernel has no memory, or it rejects the frame: the frame is lost.
             Err(Errno::AGAIN | Errno::INTR | Errno::IO | Errno::NOBUFS | Errno::NOMEM | Errno::INVAL) => {
                 Ok(false)
             }

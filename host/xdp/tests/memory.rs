@@ -1,4 +1,4 @@
-//! What a connection costs in memory while nothing is under way.
+//! The memory that an idle connection takes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -10,22 +10,22 @@ use spillway_tcp::{Listener, Settings, Stack, StackEvent};
 use spillway_transport::{Conn, Time, Transport};
 use spillway_wire::packet::ethernet::Mac;
 
-/// Counts what is allocated and not freed.
+/// Counts the bytes that are allocated and not freed.
 struct Counting;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: each call goes to the system's allocator as it came.
+// SAFETY: each call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         HELD.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -35,7 +35,7 @@ static ALLOCATOR: Counting = Counting;
 
 const PORT: u16 = 7000;
 const CONNECTIONS: usize = 8192;
-/// Of a connection at each end, once messages of 64 bytes have passed in both directions: what docs/tcp.md states.
+/// Maximum bytes of a connection at each end after messages of 64 bytes in both directions, as docs/tcp.md states.
 const BYTES_MAX: usize = 2048;
 
 fn stack(number: u8) -> Stack {
@@ -52,7 +52,7 @@ fn take(stack: &mut Stack, sends_back: bool, conn: Conn, bytes: &[u8]) {
     }
 }
 
-/// Frames go to and fro until there is none. Each message is sent back by the end that did not begin.
+/// Exchanges frames until both stacks are silent. The end that accepted a connection sends each message back.
 fn settle(stacks: &mut [Stack; 2], now: Time) {
     let mut slot = vec![0; stacks[0].frame_bytes_max()];
     let mut is_quiet = false;
@@ -93,7 +93,7 @@ fn an_idle_connection_takes_two_kilobytes_at_most() {
         stacks[1].connect(now, SocketAddr::from(([10, 0, 0, 1], PORT))).expect("room");
         settle(&mut stacks, now);
     }
-    // What is delayed is sent.
+    // Delayed acknowledgements are sent.
     now = now + Duration::from_secs(1);
     stacks.iter_mut().for_each(|stack| stack.handle_timeout(now));
     settle(&mut stacks, now);

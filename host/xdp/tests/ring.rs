@@ -1,4 +1,4 @@
-//! Two stacks on a ring in virtual time, in all weathers: the seed is everything.
+//! Two stacks connected by a ring in virtual time, with injected faults. A seed determines the whole run.
 
 #[path = "linux/application.rs"]
 mod application;
@@ -16,11 +16,11 @@ use spillway_wire::packet::ethernet::Mac;
 use spillway_xdp::{Device, Driver, Endpoint, Faults, FaultsOptions, Hosted, Ring, Stop};
 
 const PORT: u16 = 7000;
-/// Between two turns in which something moves.
+/// Virtual time between two turns.
 const STEP: Duration = Duration::from_micros(50);
-/// Nothing takes as long, whatever is lost.
+/// Bound of virtual time; no run takes as long, however many frames are lost.
 const PATIENCE: Time = Time(600_000_000_000);
-/// A liveness check: a turn that moves nothing and no clock would go on for ever.
+/// Bound of turns: detects a livelock in which virtual time hardly advances.
 const TURNS_MAX: u64 = 2_000_000;
 
 struct End {
@@ -51,7 +51,7 @@ impl End {
     }
 }
 
-/// What is the same in each run of a seed.
+/// The results of a run, which depend only on its seed.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     ended: Time,
@@ -61,7 +61,7 @@ struct Outcome {
 
 fn play(seed: u64, faults: FaultsOptions) -> Outcome {
     let faults = FaultsOptions { seed, ..faults };
-    // Few frames, so that bursts overflow it.
+    // A short ring in every third run, so that bursts overflow it.
     let (near, far) = Ring::pair(if seed.is_multiple_of(3) { 16 } else { 512 });
     let bytes = 20_000 + seed * 7919 % 100_000;
     let gate = Duration::from_millis(seed % 30);
@@ -86,7 +86,7 @@ fn play(seed: u64, faults: FaultsOptions) -> Outcome {
         assert!(now < PATIENCE && turns < TURNS_MAX, "stuck at {now:?}, seed {seed}, {faults:?}");
         now = now + STEP;
         if frames == 0 {
-            // What was held back comes first, then whatever is due next.
+            // Held frames are released first; without any, time advances to the next timer.
             let held = ends.iter().map(|end| end.driver.device().held()).sum::<usize>();
             for end in &mut ends {
                 end.driver.device_mut().wait(None, &stop).unwrap();
@@ -112,7 +112,7 @@ fn play(seed: u64, faults: FaultsOptions) -> Outcome {
     outcome
 }
 
-/// From fair to foul; corruption last, for what it does to ARP no checksum sees.
+/// Sets of faults, from none to severe. Only the last one corrupts: no checksum detects corrupted ARP packets.
 const WEATHERS: [FaultsOptions; 5] = [
     FaultsOptions {
         seed: 0,
@@ -158,7 +158,7 @@ const WEATHERS: [FaultsOptions; 5] = [
 
 #[test]
 fn every_byte_arrives_in_every_weather() {
-    // For a long search: SPILLWAY_SEEDS, so many, from SPILLWAY_SEED on.
+    // For a long search, SPILLWAY_SEED sets the first seed and SPILLWAY_SEEDS the number of seeds.
     let number_of = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
     let (first, seeds) = (number_of("SPILLWAY_SEED").unwrap_or(0), number_of("SPILLWAY_SEEDS").unwrap_or(40));
     for (number, weather) in WEATHERS.into_iter().enumerate() {

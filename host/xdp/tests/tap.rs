@@ -1,4 +1,4 @@
-//! A TAP interface in a namespace: the kernel's `ping` is answered by forty lines over the packet formats.
+//! A TAP interface in a namespace: a minimal endpoint answers the kernel's ARP requests and `ping`.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ fn skipped() -> bool {
     reason.is_some()
 }
 
-/// Answers who asks for its address, and who asks whether it is there.
+/// Answers ARP requests for its address, and echo requests.
 #[derive(Default)]
 struct Answers(Vec<Vec<u8>>);
 

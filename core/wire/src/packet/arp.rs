@@ -9,35 +9,35 @@ use crate::cursor::Cursor;
 /// Bytes of a packet.
 pub const BYTES: usize = 28;
 
-/// Ethernet, IPv4, six and four bytes of address.
+/// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses.
 const KINDS: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 
-/// What is said.
+/// The operation of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Who has the target's address?
+    /// Asks for the Ethernet address of the target's IPv4 address.
     Request,
-    /// The sender has its address.
+    /// Tells the sender's addresses.
     Reply,
 }
 
-/// A packet.
+/// An ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// What is said.
+    /// The operation.
     pub operation: Operation,
-    /// Who says it.
+    /// Ethernet address of the sender.
     pub sender_mac: Mac,
-    /// Who says it. Unspecified in a probe (RFC 5227).
+    /// IPv4 address of the sender; unspecified in a probe (RFC 5227).
     pub sender_ip: Ipv4Addr,
-    /// To whom. Of no meaning in a request.
+    /// Ethernet address of the target; ignored in a request.
     pub target_mac: Mac,
-    /// To whom, or who is asked for.
+    /// IPv4 address of the target.
     pub target_ip: Ipv4Addr,
 }
 
 impl Packet {
-    /// Reads a packet; padding behind it is passed over.
+    /// Parses a packet; padding after it is ignored.
     pub fn parse(bytes: &[u8]) -> Result<Packet, PacketError> {
         let mut cursor = Cursor::new(bytes);
         let truncated = |_| PacketError::Truncated(Layer::Arp);
@@ -58,7 +58,7 @@ impl Packet {
         })
     }
 
-    /// Writes the packet.
+    /// Emits the packet.
     pub fn emit(&self, out: &mut [u8; BYTES]) {
         out[..6].copy_from_slice(&KINDS);
         out[6] = 0;

@@ -1,22 +1,22 @@
-//! The Internet checksum (RFC 1071), and how it changes with a field (RFC 1624).
+//! The Internet checksum (RFC 1071), and its incremental update (RFC 1624).
 //!
-//! One's complement sums do not depend on the byte order (RFC 1071 §2 (B)): bytes are added as the machine reads them,
-//! eight at a time, and the result is put into network order once.
+//! One's complement sums do not depend on the byte order (RFC 1071 §2 (B)): bytes are added in native byte order, eight
+//! at a time, and only the result is converted to network order.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// Bytes that are added in one step, in four sums that do not wait for each other.
+/// Bytes added in one step, in four independent sums so that the CPU can add in parallel.
 const BLOCK_BYTES: usize = 32;
 
-/// A one's complement sum that is not complete.
+/// A one's complement sum in progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 
 impl Sum {
-    /// Of nothing.
+    /// The sum of no bytes.
     pub const ZERO: Sum = Sum(0);
 
-    /// With these bytes. An odd length counts as if a zero byte followed, so only the last may be odd.
+    /// Adds these bytes. After an odd length a zero byte is assumed, so only the last call may have an odd length.
     #[must_use]
     pub fn add_bytes(self, bytes: &[u8]) -> Sum {
         let mut sum = self.0;
@@ -32,7 +32,7 @@ impl Sum {
         }
         if let Some((words, after)) = rest.split_first_chunk::<16>() {
             let both = u128::from_ne_bytes(*words);
-            #[expect(clippy::cast_possible_truncation, reason = "a half each")]
+            #[expect(clippy::cast_possible_truncation, reason = "each cast keeps one half")]
             let (low, high) = (both as u64, (both >> 64) as u64);
             sum = add(sum, low);
             (sum, rest) = (add(sum, high), after);
@@ -52,7 +52,7 @@ impl Sum {
         Sum(sum)
     }
 
-    /// With a header, whose length the compiler knows: a multiple of four bytes.
+    /// Adds a header of a constant length, which must be a multiple of four bytes.
     #[inline]
     #[must_use]
     pub fn add_array<const N: usize>(self, bytes: &[u8; N]) -> Sum {
@@ -61,19 +61,19 @@ impl Sum {
         Sum(words.iter().fold(self.0, |sum, word| add(sum, u64::from(u32::from_ne_bytes(*word)))))
     }
 
-    /// With this number.
+    /// Adds this number.
     #[must_use]
     pub fn add_u16(self, number: u16) -> Sum {
         Sum(add(self.0, u64::from(number.to_be())))
     }
 
-    /// With this number.
+    /// Adds this number.
     #[must_use]
     pub fn add_u32(self, number: u32) -> Sum {
         Sum(add(self.0, u64::from(number.to_be())))
     }
 
-    /// The checksum: the complement of the sum. Over bytes that hold their own checksum it is 0.
+    /// The checksum: the complement of the sum. It is 0 for bytes that include their correct checksum.
     pub fn finish(self) -> u16 {
         u16::from_be(!fold(self.0))
     }
@@ -93,24 +93,24 @@ pub fn pseudo_v6(source: Ipv6Addr, target: Ipv6Addr, protocol: u8, bytes: u32) -
         .add_u32(bytes)
 }
 
-/// The checksum after one field has changed (RFC 1624, equation 3).
+/// Updates a checksum after one field has changed (RFC 1624, equation 3).
 pub fn adjust_u16(check: u16, from: u16, to: u16) -> u16 {
     !fold(u64::from(!check) + u64::from(!from) + u64::from(to))
 }
 
-/// The checksum after one field of four bytes, at an even place, has changed.
+/// Updates a checksum after one field of four bytes, at an even offset, has changed.
 pub fn adjust_u32(check: u16, from: u32, to: u32) -> u16 {
     !fold(u64::from(!check) + u64::from(!from) + u64::from(to))
 }
 
-/// With the carry added at the lower end. That cannot carry again.
+/// Adds with end-around carry. Adding the carry cannot overflow again.
 #[inline]
 fn add(sum: u64, word: u64) -> u64 {
     let (sum, carry) = sum.overflowing_add(word);
     sum.wrapping_add(u64::from(carry))
 }
 
-/// 64 bits folded to 16.
+/// Folds 64 bits to 16.
 #[inline]
 #[expect(
     clippy::cast_possible_truncation,
@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// RFC 1071 §4.1, word by word.
+    /// The simple algorithm of RFC 1071 §4.1, word by word.
     fn obvious(bytes: &[u8]) -> u16 {
         let mut sum = 0_u64;
         for pair in bytes.chunks(2) {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn the_examples_of_rfc_1624() {
-        // §4: 0x5555 becomes 0x3285 under a checksum of 0xdd2f. Equations 1 and 2 say 0xffff and 0x0000.
+        // §4: a field changes from 0x5555 to 0x3285, the checksum was 0xdd2f. Equations 1 and 2 give 0xffff and 0x0000.
         assert_eq!(adjust_u16(0xdd2f, 0x5555, 0x3285), 0x0000);
         assert_eq!(adjust_u32(0xdd2f, 0x5555_0000, 0x3285_0000), 0x0000);
     }
@@ -203,7 +203,7 @@ mod tests {
 
         #[test]
         fn an_adjusted_sum_is_the_sum_of_what_is_adjusted(words: [u16; 8], to16: u16, to32: u32) {
-            // RFC 1624 §3 assumes what no header is: all zero.
+            // RFC 1624 §3 assumes that not all words are zero, which is true of headers.
             prop_assume!(words[2..].iter().any(|word| *word != 0));
             let sum = |words: &[u16]| words.iter().fold(Sum::ZERO, |sum, word| sum.add_u16(*word)).finish();
             let mut changed = words;

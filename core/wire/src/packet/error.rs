@@ -1,23 +1,23 @@
-//! What can be wrong with a packet.
+//! Errors of packets.
 
 use core::fmt;
 
-/// The header that was being read.
+/// The protocol whose header or message was parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layer {
-    /// IEEE 802.3.
+    /// Ethernet (IEEE 802.3).
     Ethernet,
-    /// RFC 826.
+    /// ARP (RFC 826).
     Arp,
-    /// RFC 791.
+    /// IPv4 (RFC 791).
     Ipv4,
-    /// RFC 8200.
+    /// IPv6 (RFC 8200).
     Ipv6,
-    /// RFC 792, RFC 4443, RFC 4861.
+    /// ICMP of IPv4 (RFC 792) or IPv6 (RFC 4443, RFC 4861).
     Icmp,
-    /// RFC 768.
+    /// UDP (RFC 768).
     Udp,
-    /// RFC 9293.
+    /// TCP (RFC 9293).
     Tcp,
 }
 
@@ -35,26 +35,26 @@ impl fmt::Display for Layer {
     }
 }
 
-/// Why a packet is not taken: the layer and the cause. Whoever sent it, or the network, is to blame.
+/// Why a packet is refused: the layer and the cause. The fault lies with the sender or the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PacketError {
-    /// It ends before its header does, or before its own length says.
+    /// The packet is shorter than its header, or than the length in the header.
     Truncated(Layer),
-    /// Another version, or another kind of address.
+    /// The version or the kind of address is not supported.
     Version(Layer),
-    /// The header's length is below the smallest.
+    /// The header length is below the minimum.
     HeaderLength(Layer),
-    /// The length is below the header's.
+    /// The packet's length field is smaller than the header.
     Length(Layer),
-    /// It was damaged on its way.
+    /// The checksum is wrong.
     Checksum(Layer),
-    /// A part of a larger packet. Fragments are not put together: TCP avoids them by path MTU discovery.
+    /// The packet is a fragment. Fragments are not reassembled: TCP avoids them by path MTU discovery.
     Fragment(Layer),
-    /// An extension header that is not followed, with its number.
+    /// The IPv6 extension header of this number is malformed, misplaced or not supported.
     Extension(u8),
-    /// An option that may not be passed over, with its kind.
+    /// The option of this kind is malformed, or unknown and must not be skipped.
     Option(Layer, u8),
-    /// An operation, with its code, that is not known.
+    /// The operation with this code is unknown.
     Operation(Layer, u16),
     /// A field has a value that its RFC forbids.
     Field(Layer),

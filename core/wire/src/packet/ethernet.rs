@@ -1,4 +1,4 @@
-//! Ethernet frames (IEEE 802.3), without tags and without the check sequence, which is the card's.
+//! Ethernet frames (IEEE 802.3) without VLAN tags. The network card handles the frame check sequence.
 
 use core::fmt;
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -20,23 +20,23 @@ pub const KIND_IPV6: u16 = 0x86dd;
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// No address: in ARP requests, the one that is asked for.
+    /// No address: the target of an ARP request.
     pub const ZERO: Mac = Mac([0; 6]);
-    /// Everybody.
+    /// The broadcast address.
     pub const BROADCAST: Mac = Mac([0xff; 6]);
 
-    /// Whether it is one card's: neither a group's nor none.
+    /// Whether the address belongs to one interface: it is neither a group address nor zero.
     pub fn is_unicast(self) -> bool {
         self.0[0] & 1 == 0 && self != Mac::ZERO
     }
 
-    /// Where packets for an IPv4 group go (RFC 1112 §6.4).
+    /// The address for packets to an IPv4 group (RFC 1112 §6.4).
     pub fn of_group_v4(group: Ipv4Addr) -> Mac {
         let [_, b, c, d] = group.octets();
         Mac([0x01, 0x00, 0x5e, b & 0x7f, c, d])
     }
 
-    /// Where packets for an IPv6 group go (RFC 2464 §7).
+    /// The address for packets to an IPv6 group (RFC 2464 §7).
     pub fn of_group_v6(group: Ipv6Addr) -> Mac {
         let [.., a, b, c, d] = group.octets();
         Mac([0x33, 0x33, a, b, c, d])
@@ -53,16 +53,16 @@ impl fmt::Display for Mac {
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Whom it is for.
+    /// The destination.
     pub target: Mac,
-    /// Whose it is.
+    /// The sender.
     pub source: Mac,
-    /// What follows: [`KIND_IPV4`], [`KIND_ARP`], [`KIND_IPV6`] or another.
+    /// The EtherType of the payload: [`KIND_IPV4`], [`KIND_ARP`], [`KIND_IPV6`] or another.
     pub kind: u16,
 }
 
 impl Header {
-    /// The header, and what follows: short packets have padding behind them.
+    /// Parses a frame. Returns the header and the payload, which includes the padding of short packets.
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<(Header, &[u8]), PacketError> {
         let (head, payload) =

@@ -1,4 +1,4 @@
-//! IPv4 headers (RFC 791). Options are passed over, fragments are refused.
+//! IPv4 headers (RFC 791). Options are skipped, fragments are refused.
 
 use core::net::Ipv4Addr;
 
@@ -17,32 +17,32 @@ pub const PROTOCOL_TCP: u8 = 6;
 pub const PROTOCOL_UDP: u8 = 17;
 
 const DONT_FRAGMENT: u16 = 0x4000;
-/// More fragments follow, or this is not the first.
+/// The bits that are set in fragments: more fragments, and the fragment offset.
 const FRAGMENT: u16 = 0x3fff;
 
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Whose packet it is.
+    /// The sender's address.
     pub source: Ipv4Addr,
-    /// Whom it is for.
+    /// The receiver's address.
     pub target: Ipv4Addr,
-    /// What follows: [`PROTOCOL_TCP`] or another.
+    /// The protocol of the payload: [`PROTOCOL_TCP`] or another.
     pub protocol: u8,
-    /// Hops that are left.
+    /// Remaining hops.
     pub ttl: u8,
     /// Differentiated services (RFC 2474), and congestion notification (RFC 3168) in the two lowest bits.
     pub dscp_ecn: u8,
-    /// Of the fragments of one packet.
+    /// Identifies the fragments of one packet.
     pub ident: u16,
-    /// Routers drop the packet, and tell the MTU, rather than cut it.
+    /// Routers must not fragment the packet: if it exceeds the MTU, they drop it and report the MTU.
     pub dont_fragment: bool,
     /// Bytes after the header.
     pub payload_bytes: u16,
 }
 
 impl Header {
-    /// The header, its length in bytes, and the payload without what the network added behind it.
+    /// Parses a packet. Returns the header, its length in bytes with options, and the payload without padding.
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<(Header, usize, &[u8]), PacketError> {
         let (header, header_bytes) = Header::read(packet)?;
@@ -59,15 +59,15 @@ impl Header {
         Ok((header, header_bytes, payload))
     }
 
-    /// The header of a packet that an ICMP message quotes, and as much of the payload as is there. Routers quote
-    /// headers that they have begun to alter, so the checksum is not looked at.
+    /// Parses a packet that an ICMP message quotes. Returns the header and the quoted part of the payload. Routers quote
+    /// headers that they have partly modified, so the checksum is not verified.
     pub fn parse_quoted(packet: &[u8]) -> Result<(Header, &[u8]), PacketError> {
         let (header, header_bytes) = Header::read(packet)?;
         let rest = packet.get(header_bytes..).ok_or(PacketError::Truncated(Layer::Ipv4))?;
         Ok((header, &rest[..rest.len().min(usize::from(header.payload_bytes))]))
     }
 
-    /// The fixed part, and the header's length.
+    /// Parses the fixed part. Returns the header and its length in bytes with options.
     #[inline]
     fn read(packet: &[u8]) -> Result<(Header, usize), PacketError> {
         let head = packet.first_chunk::<HEADER_BYTES>().ok_or(PacketError::Truncated(Layer::Ipv4))?;
@@ -101,7 +101,8 @@ impl Header {
         Ok((header, header_bytes))
     }
 
-    /// Writes the header with its checksum. A payload beyond 65,515 bytes is no packet: its length saturates.
+    /// Emits the header with its checksum. With more than 65,515 payload bytes, which no packet can have, the total length
+    /// saturates.
     #[inline]
     pub fn emit(&self, out: &mut [u8; HEADER_BYTES]) {
         let [t0, t1] = self.payload_bytes.saturating_add(LENGTH_OF_HEADER).to_be_bytes();
@@ -136,7 +137,7 @@ mod tests {
         packet
     }
 
-    /// Alters a packet, and makes the checksum right again.
+    /// Alters a packet and corrects the checksum.
     fn altered(place: usize, byte: u8) -> Vec<u8> {
         let mut packet = packet();
         packet[place] = byte;

@@ -1,5 +1,5 @@
-//! IPv6 headers (RFC 8200). Extension headers that say nothing to an end host are passed over; fragments and routing
-//! headers are refused.
+//! IPv6 headers (RFC 8200). Extension headers with options are skipped if the options permit it; all other extension
+//! headers, such as fragments and routing headers, are refused.
 
 use core::net::Ipv6Addr;
 
@@ -21,36 +21,35 @@ const MOBILITY: u8 = 135;
 const HOST_IDENTITY: u8 = 139;
 const SHIM6: u8 = 140;
 
-/// Hop-by-hop options come once, options for the destination at most twice (RFC 8200 §4.1).
+/// Hop-by-hop options occur once, destination options at most twice (RFC 8200 §4.1).
 const EXTENSIONS_MAX: usize = 3;
 
-/// The option that is one byte of filler.
+/// The Pad1 option: one byte of padding, without a length.
 const PAD_1: u8 = 0;
-/// What to do about an option that is not known: 0 is to pass over it (RFC 8200 §4.2).
+/// The bits of an option's kind that tell how to treat an unknown option; 0: skip it (RFC 8200 §4.2).
 const OPTION_ACTION: u8 = 0xc0;
 
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Whose packet it is.
+    /// The sender's address.
     pub source: Ipv6Addr,
-    /// Whom it is for.
+    /// The receiver's address.
     pub target: Ipv6Addr,
-    /// What follows the extension headers.
+    /// The protocol of the payload, after the extension headers.
     pub protocol: u8,
-    /// Hops that are left.
+    /// Remaining hops.
     pub hop_limit: u8,
     /// Differentiated services, and congestion notification in the two lowest bits.
     pub dscp_ecn: u8,
-    /// Packets of one flow have the same: 20 bits (RFC 6437).
+    /// The flow label, 20 bits (RFC 6437).
     pub flow_label: u32,
     /// Bytes after the extension headers.
     pub payload_bytes: u16,
 }
 
 impl Header {
-    /// The header, the bytes of it and its extension headers, and the payload without what the network added behind
-    /// it.
+    /// Parses a packet. Returns the header, its length in bytes with extension headers, and the payload without padding.
     pub fn parse(packet: &[u8]) -> Result<(Header, usize, &[u8]), PacketError> {
         let (mut header, rest) = Header::read(packet)?;
         let mut payload =
@@ -72,15 +71,15 @@ impl Header {
         }
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "what is left of the payload, whose length was 16 bits"
+            reason = "at most the original payload length, which has 16 bits"
         )]
         let left = payload.len() as u16;
         header.payload_bytes = left;
         Ok((header, HEADER_BYTES + all_bytes - payload.len(), payload))
     }
 
-    /// The header of a packet that an ICMP message quotes, and as much of what follows as is there. `protocol` is that
-    /// of the first extension header, if there is one.
+    /// Parses a packet that an ICMP message quotes. Returns the header and the quoted part of its payload. Extension headers
+    /// are not skipped: `protocol` is the first one's number, if there is one.
     pub fn parse_quoted(packet: &[u8]) -> Result<(Header, &[u8]), PacketError> {
         let (header, rest) = Header::read(packet)?;
         Ok((header, &rest[..rest.len().min(usize::from(header.payload_bytes))]))
@@ -111,7 +110,7 @@ impl Header {
         Ok((header, rest))
     }
 
-    /// Writes the header.
+    /// Emits the header.
     pub fn emit(&self, out: &mut [u8; HEADER_BYTES]) {
         let first = 6 << 28 | u32::from(self.dscp_ecn) << 20 | self.flow_label & 0xf_ffff;
         out[..4].copy_from_slice(&first.to_be_bytes());
@@ -123,7 +122,8 @@ impl Header {
     }
 }
 
-/// An extension header that consists of options: what follows it, and the number of that.
+/// Skips an extension header that consists of options. Returns the number of the next header, and the bytes after this
+/// one.
 fn pass_over(number: u8, bytes: &[u8]) -> Result<(u8, &[u8]), PacketError> {
     let truncated = PacketError::Truncated(Layer::Ipv6);
     let [next, eights, ..] = *bytes else { return Err(truncated) };
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn options_are_passed_over() {
-        // Hop by hop: router alert and two fillers; for the destination: fillers, 16 bytes of them.
+        // Hop-by-hop options: router alert and two Pad1; destination options: 16 bytes in all, with Pad1 and PadN.
         let bytes: &[u8] = &[60, 0, 5, 2, 0, 0, 0, 0];
         let filler: &[u8] = &[6, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let packet = packet(0, &[bytes, filler, b"segment"].concat());

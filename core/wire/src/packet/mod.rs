@@ -1,7 +1,7 @@
-//! Packets of the standard protocols that the user-level TCP stack speaks: one file a protocol.
+//! Packets of the standard protocols that the user-level TCP stack uses, one file for each protocol.
 //!
-//! Each has `parse`, which takes any bytes and checks lengths and checksums, and `emit`, which writes what `parse`
-//! reads. Nothing is allocated, and payloads are lent from the packet.
+//! `parse` accepts any bytes and checks lengths and checksums; `emit` writes a packet that `parse` accepts. Neither
+//! allocates: payloads borrow from the packet.
 
 pub mod arp;
 pub mod checksum;

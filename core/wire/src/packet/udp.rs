@@ -13,7 +13,7 @@ const LENGTH_OF_HEADER: u16 = 8;
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The sender's port; 0 is none.
+    /// The sender's port; 0 means none.
     pub source: u16,
     /// The receiver's port.
     pub target: u16,
@@ -22,7 +22,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header and the payload of what IPv4 carries. A checksum of 0 is none.
+    /// Parses the payload of an IPv4 packet into header and payload. A checksum of 0 means that there is none.
     pub fn parse_v4(
         bytes: &[u8],
         source: Ipv4Addr,
@@ -35,7 +35,7 @@ impl Header {
         Ok((header, &datagram[HEADER_BYTES..]))
     }
 
-    /// The header and the payload of what IPv6 carries. A checksum of 0 is wrong (RFC 8200 §8.1).
+    /// Parses the payload of an IPv6 packet into header and payload. A checksum of 0 is an error (RFC 8200 §8.1).
     pub fn parse_v6(
         bytes: &[u8],
         source: Ipv6Addr,
@@ -49,7 +49,7 @@ impl Header {
         Ok((header, &datagram[HEADER_BYTES..]))
     }
 
-    /// Of header and payload.
+    /// Bytes of header and payload.
     fn length(&self) -> u32 {
         u32::from(LENGTH_OF_HEADER) + u32::from(self.payload_bytes)
     }
@@ -58,7 +58,7 @@ impl Header {
         if sum.finish() == 0 { Ok(()) } else { Err(PacketError::Checksum(Layer::Udp)) }
     }
 
-    /// The header, the datagram cut to its own length, and the checksum.
+    /// Parses the header. Returns the header, the datagram without padding, and the checksum.
     fn read(bytes: &[u8]) -> Result<(Header, &[u8], u16), PacketError> {
         let [s0, s1, t0, t1, l0, l1, c0, c1] =
             *bytes.first_chunk::<HEADER_BYTES>().ok_or(PacketError::Truncated(Layer::Udp))?;
@@ -73,11 +73,11 @@ impl Header {
         Ok((header, datagram, u16::from_be_bytes([c0, c1])))
     }
 
-    /// Writes the header before a payload that is there already. `pseudo` is the pseudo-header's sum for the whole
+    /// Emits the header before the payload, which `out` already holds. `pseudo` is the pseudo-header's sum for the whole
     /// datagram. Returns the datagram's length.
     ///
     /// # Panics
-    /// When `out` is shorter than header and payload: the caller has placed the payload there.
+    /// If `out` is shorter than header and payload.
     pub fn emit(&self, out: &mut [u8], pseudo: Sum) -> usize {
         let length = self.payload_bytes.saturating_add(LENGTH_OF_HEADER);
         let out = &mut out[..usize::from(length)];
@@ -86,7 +86,7 @@ impl Header {
         out[4..6].copy_from_slice(&length.to_be_bytes());
         out[6..8].copy_from_slice(&[0, 0]);
         let check = match pseudo.add_bytes(out).finish() {
-            0 => 0xffff, // the same number, and not "none"
+            0 => 0xffff, // equal to 0 in one's complement; a field of 0 would mean no checksum
             check => check,
         };
         out[6..8].copy_from_slice(&check.to_be_bytes());
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_sum_of_zero_is_written_otherwise() {
-        // The payload is what makes the sum come out as zero.
+        // The checksum of the first datagram as payload makes the sum of the second one zero.
         let mut datagram = emitted(&[0, 0]);
         let payload = [datagram[6], datagram[7]];
         datagram = emitted(&payload);

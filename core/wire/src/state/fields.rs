@@ -1,4 +1,4 @@
-//! Fields, one after the other.
+//! Reads and writes the fields of a state in sequence.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -7,9 +7,9 @@ use super::StateError;
 use crate::address;
 use crate::cursor::Cursor;
 
-/// Bytes of one queue. A send buffer has fewer, but for one chunk that was larger.
+/// Maximum bytes of one queue. Send buffers are smaller unless a single chunk exceeds their limit.
 pub const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// Ranges that came out of order; a range may come in two pieces.
+/// Maximum number of out-of-order pieces. One range may be exported as two pieces.
 pub const RANGES_MAX: usize = 256;
 
 pub(super) struct Writer<'a>(pub(super) &'a mut Vec<u8>);
@@ -43,7 +43,7 @@ impl Writer<'_> {
     }
 
     pub(super) fn length(&mut self, length: usize) {
-        self.u32(u32::try_from(length).unwrap_or(u32::MAX)); // bounded far below
+        self.u32(u32::try_from(length).unwrap_or(u32::MAX)); // lengths are far below 4 Gi
     }
 
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
         mut read: impl FnMut(&mut Self) -> Result<T, StateError>,
     ) -> Result<Vec<T>, StateError> {
         let length = self.length(most, what)?;
-        // No more room than what is left could fill.
+        // Each element takes at least one byte of input: this bounds the allocation whatever the length says.
         let mut all = Vec::with_capacity(length.min(self.0.len()));
         for _ in 0..length {
             all.push(read(self)?);

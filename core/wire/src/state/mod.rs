@@ -1,21 +1,22 @@
-//! A live TCP connection on its way to another host: everything that its stack knows.
+//! The state of a live TCP connection that moves to another host.
 //!
-//! One format for all kinds of stack: ours, and the kernel's, which knows less: [`ConnectionState::recovery`] is its own
-//! affair there. Whoever reads it checks it against its own limits; nothing in it is trusted.
+//! One format serves the user-level stack and the kernel's, which does not export [`ConnectionState::recovery`]. The
+//! importing stack trusts nothing in a state: it checks the fields against each other and against its own limits.
 //!
-//! Sequence numbers are those of the stream: the SYN is 0, the first byte 1. They do not wrap. The initial sequence
-//! numbers relate them to the wire. Times are relative, for clocks differ.
+//! Sequence numbers count from the SYN, which is 0, and do not wrap; the first byte is 1. Add the initial sequence number
+//! for those on the wire. Times are relative because clocks differ.
 //!
 //! | | bytes |
 //! |---|---|
 //! | magic | 8 |
 //! | version | 1 |
 //! | reserved, 0 | 3 |
-//! | length of what follows, without the checksum | 4 |
+//! | length of the fields | 4 |
 //! | fields, in the order of the structures here | |
 //! | XXH3 of everything before it | 8 |
 //!
-//! Numbers are in network order. What may be absent has a byte before it, 0 or 1; lists begin with their length, four bytes.
+//! Numbers are in network order. A byte 0 or 1 before an optional field tells whether it is present. Lists begin with
+//! their length in four bytes.
 
 mod fields;
 mod recovery;
@@ -34,7 +35,7 @@ const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 16;
 const CHECKSUM_BYTES: usize = 8;
 
-/// The states in which both ends know of each other (RFC 9293 §3.3.2).
+/// The synchronized states without TIME-WAIT (RFC 9293 §3.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the RFC's")]
 pub enum Stage {
@@ -46,57 +47,57 @@ pub enum Stage {
     LastAck,
 }
 
-/// A connection.
+/// The state of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionState {
-    /// The end that moves.
+    /// Address of the end that moves.
     pub local: SocketAddr,
-    /// The one that does not notice.
+    /// Address of the peer, for which the move is transparent.
     pub peer: SocketAddr,
-    /// Where it stands.
+    /// The TCP state.
     pub stage: Stage,
-    /// The listener that it came from, by index; `None` when this end began it.
+    /// Index of the listener that accepted the connection; `None` if this end opened it.
     pub listener: Option<u16>,
-    /// What this end sends.
+    /// The sending direction.
     pub sending: Sending,
-    /// What it receives.
+    /// The receiving direction.
     pub receiving: Receiving,
-    /// What was agreed on in the SYNs.
+    /// The options negotiated in the SYNs.
     pub agreed: Agreed,
-    /// How long ago the peer was heard, nanoseconds.
+    /// Time since the peer's last segment, in nanoseconds.
     pub heard_age_ns: u64,
-    /// Loss recovery and congestion control, where they are known.
+    /// Loss recovery and congestion control, if the exporting stack knows them.
     pub recovery: Option<Recovery>,
 }
 
-/// Of the SYNs.
+/// The options negotiated in the SYNs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// The largest segment that the peer takes, without options.
+    /// The largest segment that the peer accepts, in bytes of TCP options and data (RFC 9293 §3.7.1).
     pub mss: u16,
     /// Selective acknowledgements (RFC 2018).
     pub has_sack: bool,
-    /// Timestamps (RFC 7323).
+    /// The state of timestamps (RFC 7323), if negotiated.
     pub stamps: Option<Stamps>,
 }
 
-/// Timestamps.
+/// The state of timestamps (RFC 7323).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamps {
-    /// What our clock of milliseconds shows to this peer now.
+    /// This end's timestamp clock at the export, in milliseconds.
     pub clock: u32,
     /// TS.Recent.
     pub recent: u32,
-    /// How long ago that came, nanoseconds.
+    /// Time since TS.Recent arrived, in nanoseconds.
     pub recent_age_ns: u64,
 }
 
-/// The end of what is sent.
+/// Whether the sending direction is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// There may be more to send.
+    /// The application may send more.
     No,
-    /// The application sends no more: a FIN follows the last byte.
+    /// The application sends no more: a FIN follows the last byte and is not acknowledged.
     Asked,
     /// The peer has acknowledged the FIN.
     Acknowledged,
@@ -105,7 +106,7 @@ pub enum Finish {
 /// The sending direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sending {
-    /// Our initial sequence number.
+    /// This end's initial sequence number.
     pub initial: u32,
     /// SND.UNA.
     pub una: u64,
@@ -113,21 +114,21 @@ pub struct Sending {
     pub nxt: u64,
     /// SND.WND, bytes.
     pub window: u64,
-    /// The largest that it ever was.
+    /// The largest SND.WND so far, bytes.
     pub window_largest: u64,
     /// SND.WL1 and SND.WL2.
     pub window_told: (u64, u64),
-    /// By how many bits the peer's windows are shifted.
+    /// Shift count of the peer's windows.
     pub scale: u8,
-    /// Whether the application sends no more.
+    /// Whether the sending direction is finished.
     pub finish: Finish,
-    /// It was told that there is no room, and is to be told when there is.
+    /// The send buffer was full: the application waits to be told that there is room.
     pub wants_room: bool,
-    /// It wants to know what the peer has,
+    /// The application wants to be told what the peer has acknowledged.
     pub is_watched: bool,
-    /// and was told up to this stream offset.
+    /// Stream offset up to which the application was told.
     pub told_acknowledged: u64,
-    /// Bytes from SND.UNA on.
+    /// Bytes from SND.UNA on, sent or not.
     pub queue: Vec<u8>,
 }
 
@@ -136,44 +137,45 @@ pub struct Sending {
 pub struct Receiving {
     /// The peer's initial sequence number.
     pub initial: u32,
-    /// RCV.NXT.
+    /// All data before this sequence number, and a FIN before it, were passed to the application.
     pub next: u64,
-    /// How far the application has granted.
+    /// Sequence number up to which the application has granted bytes.
     pub granted: u64,
-    /// The right edge of the window that the peer knows.
+    /// The rightmost window edge that was advertised to the peer.
     pub edge: u64,
-    /// The largest window that there was.
+    /// The largest window so far, bytes.
     pub window_largest: u64,
-    /// By how many bits our windows are shifted.
+    /// Shift count of this end's windows.
     pub scale: u8,
-    /// The peer's FIN, once it has come, by its sequence number.
+    /// Sequence number of the peer's FIN, once it has arrived.
     pub fin: Option<u64>,
-    /// The application knows that the peer has finished.
+    /// The application was told that the peer has finished.
     pub told_finished: bool,
-    /// Nothing beyond this is acknowledged (PostMan §4.2).
+    /// Acknowledgements are limited to this sequence number (PostMan §4.2).
     pub gate: Option<u64>,
-    /// The acknowledgement that was sent last.
+    /// The acknowledgement number that was sent last.
     pub acknowledged: u64,
-    /// Something is to be acknowledged.
+    /// An acknowledgement is owed to the peer.
     pub owes: bool,
-    /// Bytes beyond RCV.NXT, the one that came first is first.
+    /// Data from `next` on that waits for missing data or for a grant: pieces with their sequence numbers, in the order in
+    /// which their ranges last changed, oldest first.
     pub late: Vec<(u64, Vec<u8>)>,
 }
 
-/// Why bytes are no connection's state: their fault.
+/// Why bytes are not a valid connection state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateError {
-    /// They do not begin as one.
+    /// The magic is wrong.
     Magic,
-    /// Of a version that is not known here.
+    /// The version is unknown.
     Version(u8),
-    /// Less or more than they say.
+    /// The input is shorter or longer than its length fields say.
     Length,
-    /// Altered on the way.
+    /// The checksum is wrong.
     Checksum,
-    /// A field has a value that it cannot have.
+    /// This field has an invalid value.
     Field(&'static str),
-    /// More bytes, ranges or segments than a state may have.
+    /// The state has too many of these bytes, ranges or segments.
     TooMany(&'static str),
 }
 
@@ -204,23 +206,23 @@ impl From<Truncated> for StateError {
 }
 
 impl ConnectionState {
-    /// Writes it to the end of `out`.
+    /// Appends the state to `out`.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&[VERSION, 0, 0, 0, 0, 0, 0, 0]);
         let mut writer = Writer(out);
         self.write(&mut writer);
-        let length = u32::try_from(out.len() - start - HEAD_BYTES).unwrap_or(u32::MAX); // bounded far below
+        let length = u32::try_from(out.len() - start - HEAD_BYTES).unwrap_or(u32::MAX); // states are far below 4 GiB
         out[start + HEAD_BYTES - 4..start + HEAD_BYTES].copy_from_slice(&length.to_be_bytes());
         let checksum = xxhash_rust::xxh3::xxh3_64(&out[start..]);
         out.extend_from_slice(&checksum.to_be_bytes());
     }
 
-    /// Reads what [`emit`](Self::emit) has written, all of `bytes`.
+    /// Parses a state as [`emit`](Self::emit) writes it; it must fill `bytes`.
     ///
     /// # Errors
-    /// Anything else.
+    /// The bytes are malformed, altered, or of another version.
     pub fn parse(bytes: &[u8]) -> Result<ConnectionState, StateError> {
         let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(StateError::Length)?;
         if !head.starts_with(&MAGIC) {

@@ -1,148 +1,148 @@
-//! Loss recovery and congestion control of a connection that moves.
+//! The state of loss recovery and congestion control of a connection that moves.
 
 use alloc::vec::Vec;
 
 use super::StateError;
 use super::fields::{Reader, Writer};
 
-/// Segments on their way that a state may tell apart.
+/// Maximum number of segments in flight in a state.
 pub const SEGMENTS_MAX: usize = 65_536;
 
-/// Which recovery a sender is in.
+/// The state of recovery of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// None.
+    /// No recovery.
     Open,
-    /// After duplicate acknowledgements or SACKs (RFC 5681 §3.2, RFC 6675).
+    /// Fast recovery after duplicate acknowledgements or SACKs (RFC 5681 §3.2, RFC 6675).
     Recovery,
-    /// After a timeout (RFC 6298).
+    /// Recovery after a retransmission timeout (RFC 6298).
     Loss,
 }
 
-/// One segment that was sent and is not acknowledged; it begins where the one before it ends.
+/// A segment in flight. It begins where the segment before it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it ends.
+    /// Sequence number of the end.
     pub end: u64,
-    /// How long ago it was last sent, nanoseconds.
+    /// Time since the last transmission, in nanoseconds.
     pub age_ns: u64,
-    /// How often it was sent.
+    /// Number of transmissions.
     pub transmissions: u8,
-    /// The peer has told that it has it.
+    /// The peer has reported the segment by SACK.
     pub sacked: bool,
-    /// The peer told so before a timeout.
+    /// The peer reported the segment by SACK before a timeout, and may have discarded it since (RFC 2018 §8).
     pub was_sacked: bool,
-    /// It is thought lost.
+    /// The segment is considered lost.
     pub lost: bool,
-    /// It was sent again since.
+    /// The segment was retransmitted after it was marked as lost.
     pub retransmitted: bool,
 }
 
-/// CUBIC's present stage (RFC 9438 §4).
+/// CUBIC's present stage of congestion avoidance (RFC 9438 §4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Epoch {
-    /// How long ago it began, nanoseconds.
+    /// Time since the stage began, in nanoseconds, without pauses.
     pub age_ns: u64,
-    /// How long the window has not been the limit, nanoseconds, if so.
+    /// Time since the congestion window stopped being the limit, in nanoseconds, if it is not the limit.
     pub paused_ns: Option<u64>,
-    /// The curve's plateau, bytes.
+    /// The window at the plateau of the curve, in bytes.
     pub origin: u64,
-    /// From the beginning to the plateau, in 1/1024 s.
+    /// Time from the beginning to the plateau, in 1/1024 s.
     pub k: u64,
-    /// The Reno-friendly window, bytes.
+    /// The Reno-friendly window W_est, in bytes.
     pub w_est: u64,
 }
 
-/// A congestion control algorithm's own state.
+/// The state of a congestion control algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
-    /// RFC 9438.
+    /// CUBIC (RFC 9438).
     Cubic {
-        /// W_max, bytes.
+        /// W_max, in bytes.
         w_max: u64,
-        /// The window before the last reduction, bytes.
+        /// The window before the last reduction, in bytes.
         cwnd_prior: u64,
         /// The present stage.
         epoch: Option<Epoch>,
     },
-    /// RFC 5681.
+    /// NewReno (RFC 5681).
     NewReno {
         /// Bytes acknowledged since the window last grew.
         acked: u64,
     },
 }
 
-/// What a reduction that turns out to be wrong goes back to.
+/// The state to restore if the reduction turns out to be spurious.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Undo {
-    /// The window before, bytes.
+    /// The congestion window before the reduction, in bytes.
     pub cwnd: u64,
-    /// The slow start threshold before, bytes.
+    /// The slow start threshold before the reduction, in bytes.
     pub ssthresh: u64,
-    /// The algorithm's state before.
+    /// The algorithm's state before the reduction.
     pub controller: Controller,
-    /// Where what was in flight began.
+    /// Beginning of the range in flight when the recovery began.
     pub from: u64,
-    /// And ended.
+    /// End of that range.
     pub to: u64,
-    /// Retransmissions not known to have been needless.
+    /// Retransmissions that the peer has not reported as needless.
     pub open: u32,
-    /// How long ago the first was sent, nanoseconds.
+    /// Time since the first retransmission was sent, in nanoseconds.
     pub first_age_ns: Option<u64>,
 }
 
-/// All that a sender knows about what it has sent.
+/// The state of loss recovery and congestion control.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovery {
-    /// The segment size.
+    /// The segment size, in bytes.
     pub mss: u32,
-    /// The congestion window, bytes.
+    /// The congestion window, in bytes.
     pub cwnd: u64,
-    /// The slow start threshold, bytes; `u64::MAX` before the first loss.
+    /// The slow start threshold, in bytes; `u64::MAX` before the first loss.
     pub ssthresh: u64,
-    /// The algorithm's own.
+    /// The state of the congestion control algorithm.
     pub controller: Controller,
-    /// The smoothed round-trip time, nanoseconds; 0 before the first sample.
+    /// The smoothed round-trip time in nanoseconds; 0 before the first sample.
     pub srtt_ns: u64,
-    /// Its variation, nanoseconds.
+    /// The variation of the round-trip time, in nanoseconds.
     pub rttvar_ns: u64,
-    /// The shortest round trip, nanoseconds.
+    /// The shortest round trip, in nanoseconds.
     pub rtt_min_ns: u64,
     /// By how many powers of two the timeout is backed off.
     pub backoffs: u32,
     /// Timeouts since something was last acknowledged.
     pub timeouts: u32,
-    /// Which recovery.
+    /// The state of recovery.
     pub phase: Phase,
-    /// Where it ends, or the last one ended.
+    /// Sequence number at which the present recovery ends, or the last one ended.
     pub recovery_point: u64,
-    /// In flight when it began, arrived since, sent since, bytes (RFC 9937).
+    /// Bytes in flight when the recovery began, delivered since, and sent since (RFC 9937).
     pub reduction: [u64; 3],
-    /// Where its highest retransmission ended.
+    /// End of the recovery's highest retransmission (HighRxt of RFC 6675).
     pub high_rxt: u64,
-    /// Its last segment was sent again.
+    /// The recovery has retransmitted the last segment (RescueRxt of RFC 6675).
     pub is_rescued: bool,
-    /// Without SACK: what duplicates told, bytes, and their number.
+    /// Without SACK: bytes that have left the network according to duplicate acknowledgements, and the number of these.
     pub duplicated: (u64, u32),
-    /// How many later segments tell that one is lost.
+    /// Number of later segments that must arrive before a missing one counts as lost.
     pub threshold: u32,
-    /// Up to where the window was the limit.
+    /// End of the last bytes that were sent while the congestion window was the limit.
     pub limited_to: u64,
-    /// How long ago anything was sent, nanoseconds.
+    /// Time since the last transmission, in nanoseconds.
     pub sent_age_ns: u64,
-    /// How long ago anything was acknowledged, nanoseconds.
+    /// Time since the last progress of acknowledgements, in nanoseconds.
     pub progress_age_ns: u64,
-    /// How long ago what has arrived was sent, the last of it, nanoseconds.
+    /// Time since the transmission of the segment that was sent last among those that have arrived, in nanoseconds.
     pub latest_age_ns: u64,
-    /// Until the retransmission timeout, nanoseconds, when it runs.
+    /// Time until the retransmission timeout, in nanoseconds, if the timer runs.
     pub rto_in_ns: Option<u64>,
-    /// Until a tail loss probe, nanoseconds, when one is due.
+    /// Time until a tail loss probe, in nanoseconds, if one is due.
     pub probe_in_ns: Option<u64>,
-    /// A probe is out: where it ended, and whether it was no new data.
+    /// An outstanding tail loss probe: its end, and whether it repeated a segment.
     pub probe: Option<(u64, bool)>,
-    /// What to take back.
+    /// The state to restore if the recovery is spurious.
     pub undo: Option<Undo>,
-    /// What is on the way, from SND.UNA to SND.NXT.
+    /// The segments in flight, from SND.UNA to SND.NXT.
     pub segments: Vec<Segment>,
 }
 

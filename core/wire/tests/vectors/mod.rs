@@ -1,5 +1,5 @@
-//! Reads the byte-exact vectors in `core/wire/golden`: a name in brackets, then its bytes in hex; `#` begins a comment.
-#![allow(dead_code, reason = "not every test program asks for everything")]
+//! Reads the test vectors in `core/wire/golden`: a name in brackets, then its bytes in hex; `#` begins a comment.
+#![allow(dead_code, reason = "no test program uses all of this module")]
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct Vectors(BTreeMap<&'static str, Vec<u8>>);
 
 impl Vectors {
-    /// Reads the text of a file.
+    /// Parses the text of a vector file.
     pub fn read(text: &'static str) -> Vectors {
         let mut vectors = BTreeMap::new();
         let mut name = None;
@@ -28,23 +28,23 @@ impl Vectors {
         Vectors(vectors)
     }
 
-    /// The bytes of one.
+    /// The bytes of a vector.
     pub fn bytes(&self, name: &str) -> &[u8] {
         self.0.get(name).unwrap_or_else(|| panic!("there is no vector {name:?}"))
     }
 
-    /// The bytes of one, of a known length.
+    /// The bytes of a vector of known length.
     pub fn array<const N: usize>(&self, name: &str) -> [u8; N] {
         self.bytes(name).try_into().unwrap_or_else(|_| panic!("{name:?} has not {N} bytes"))
     }
 
-    /// All of them.
+    /// All vectors with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
         self.0.iter().map(|(name, bytes)| (*name, bytes.as_slice()))
     }
 }
 
-/// Bytes as the files have them, for messages.
+/// Bytes in hex, as in the vector files; for messages.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

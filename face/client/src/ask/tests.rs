@@ -1,4 +1,4 @@
-//! Against helpers that the tests play: each is a UDP socket that says what the test wants.
+//! The tests play the helpers: each is a UDP socket that sends what the test wants.
 
 use std::net::UdpSocket;
 
@@ -31,7 +31,7 @@ impl Helper {
         LinkTarget { address: self.address(), key: key(), server: None, encryption: Default::default() }
     }
 
-    /// The next question, and who asks.
+    /// The next question, and its source address.
     fn question(&self) -> (Question, SocketAddr) {
         let mut bytes = [0; ASK_BYTES + 1];
         let (length, from) = self.0.recv_from(&mut bytes).unwrap();
@@ -52,7 +52,7 @@ fn busy(load: u32) -> Load {
     Load { load, ..Load::default() }
 }
 
-/// Waits until it is decided; time that has to pass passes at once.
+/// Waits for this many answers, and then passes the deadline as the time.
 fn decide(ask: &mut Ask, answers: usize) -> Asked {
     let start = Instant::now();
     let mut answered = 0;
@@ -141,7 +141,7 @@ fn where_all_that_answer_are_full_it_is_nobody() {
     }
 }
 
-/// What is not the helper's answer to this question changes nothing.
+/// Datagrams that are not the helper's answer to this question are ignored.
 #[test]
 fn forged_stale_and_strangers_answers_are_passed_over() {
     let (helper, stranger) = (Helper::new("127.0.0.1"), Helper::new("127.0.0.1"));
@@ -160,19 +160,19 @@ fn forged_stale_and_strangers_answers_are_passed_over() {
     for bytes in [replayed.as_slice(), &forged, &altered, &long, &good[1..], b""] {
         helper.0.send_to(bytes, from).unwrap();
     }
-    // The right words from the wrong mouth.
+    // The right answer from the wrong address.
     stranger.0.send_to(&good, from).unwrap();
-    // It comes last, on the same way: when it is taken, so are all of helper's before it.
+    // Sent last from the same address: once it is received, all of the helper's earlier datagrams were, too.
     let full = prove_load(&key(), &Load { nonce: question.nonce, full: true, ..Load::default() });
     helper.0.send_to(&full, from).unwrap();
     assert_eq!(decide(&mut ask, 1), Asked::Nobody, "only the last one was right, and it is full");
-    // A second answer to the same question is one too many.
+    // Only the first answer to a question counts.
     helper.0.send_to(&good, from).unwrap();
     ask.handle_ready();
     assert_eq!(ask.poll(ask.poll_timeout()), Some(Asked::Nobody));
 }
 
-/// One that says that it is idle, whatever it does, gets those that ask it and no others: d of n.
+/// A helper that always claims to be idle gets all clients that ask it, and no others: d of n.
 #[test]
 fn a_liar_gets_no_more_than_its_share_of_questions() {
     let helpers: Vec<Helper> = (0..5).map(|_| Helper::new("127.0.0.1")).collect();

@@ -1,4 +1,4 @@
-//! Choosing a helper for each of many members, who may all ask at the same moment.
+//! Chooses a helper for each of many members, which may all need one at the same moment.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -13,10 +13,10 @@ use spillway_policy::Member;
 use crate::LinkTarget;
 use crate::ask::{Ask, Asked};
 
-/// Questions under way at the same time, each a descriptor; members beyond wait for their turn. Answers take a fraction of
-/// a millisecond.
+/// Maximum of concurrent [`Ask`]s, each of which has a descriptor; further members wait. Answers take a fraction of a
+/// millisecond.
 const UNDER_WAY_MAX: usize = 128;
-/// Taken from epoll at a time.
+/// Maximum of events from one `epoll_wait`.
 const EVENTS: usize = 64;
 
 /// Members whose helpers are being chosen.
@@ -24,7 +24,7 @@ const EVENTS: usize = 64;
 pub(super) struct Asking {
     asked: usize,
     poller: OwnedFd,
-    /// By numbers in the order in which they began: deadlines are in order, too.
+    /// By number, in the order in which the `Ask`s began, which is also the order of their deadlines.
     under_way: BTreeMap<u64, (Member, Ask)>,
     next: u64,
     waiting: VecDeque<Member>,
@@ -43,7 +43,7 @@ impl Asking {
         })
     }
 
-    /// A member is to have one of these helpers.
+    /// Begins to choose one of these helpers for a member.
     pub(super) fn begin(&mut self, now: Instant, member: Member, helpers: &[LinkTarget]) {
         self.cancel(member);
         self.waiting.push_back(member);
@@ -58,7 +58,7 @@ impl Asking {
                     self.under_way.insert(self.next, (member, ask));
                     self.next += 1;
                 }
-                // Without a descriptor nobody can be asked, nor connected to.
+                // Without a descriptor, a connection to a helper would fail, too.
                 Err(_) => self.chosen.push_back((member, Asked::Nobody)),
             }
         }
@@ -73,25 +73,25 @@ impl Asking {
         Ok(ask)
     }
 
-    /// A member is not to have a helper any more.
+    /// Stops choosing a helper for a member.
     pub(super) fn cancel(&mut self, member: Member) {
         self.waiting.retain(|one| *one != member);
         self.chosen.retain(|(one, _)| *one != member);
         self.under_way.retain(|_, (one, _)| *one != member);
     }
 
-    /// Nobody is asked any more: whoever was waiting for an answer.
+    /// Stops choosing for all members, and returns them.
     pub(super) fn take_all(&mut self) -> Vec<Member> {
         let under_way = std::mem::take(&mut self.under_way).into_values().map(|(member, _)| member);
         let chosen = std::mem::take(&mut self.chosen).into_iter().map(|(member, _)| member);
         self.waiting.drain(..).chain(under_way).chain(chosen).collect()
     }
 
-    /// Helpers have answered.
+    /// Receives answers. Call it when the descriptor is ready.
     pub(super) fn handle_ready(&mut self, now: Instant, helpers: &[LinkTarget]) {
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // It cannot fail but for a signal; then what is ready stays so.
+        // Fails only with EINTR; the descriptor stays ready then.
         let Ok((events, _)) = epoll::wait(&self.poller, &mut space, Some(&at_once)) else { return };
         for event in events {
             let number = event.data.u64();
@@ -103,7 +103,7 @@ impl Asking {
         self.start_waiting(now, helpers);
     }
 
-    /// The time of some may be over.
+    /// Ends `Ask`s whose time to answer is over.
     pub(super) fn handle_timeout(&mut self, now: Instant, helpers: &[LinkTarget]) {
         while let Some((&number, (_, ask))) = self.under_way.first_key_value()
             && ask.poll_timeout() <= now
@@ -126,7 +126,7 @@ impl Asking {
         self.under_way.first_key_value().map(|(_, (_, ask))| ask.poll_timeout())
     }
 
-    /// Whom a member is to go to.
+    /// The next outcome.
     pub(super) fn poll(&mut self) -> Option<(Member, Asked)> {
         self.chosen.pop_front()
     }

@@ -1,18 +1,18 @@
-//! Relief that switches itself (PostMan §5.2, §5.3): what one process knows about one service, for all its sessions there.
+//! Automatic relief (PostMan §5.2, §5.3) for all sessions of one process at one service.
 //!
-//! [`Relief`] watches how fast replies come, decides when sessions go to helpers and back, asks helpers for their load
-//! before it chooses one, and obeys the operator's word. It moves nothing itself: [`Relief::poll_move`] says which session
-//! is to go where, and [`Move::apply`] does it. A session's own failover goes on as without: when its helper dies it is
-//! with another one before anybody decides anything.
+//! [`Relief`] measures latency, decides when sessions move to helpers and back, asks helpers for their load before it
+//! chooses one, and follows the operator's override. It moves no session: [`Relief::poll_move`] returns which session moves
+//! where, and [`Move::apply`] moves it. Failover stays with each session: when its helper fails, it is on another carrier
+//! before [`Relief`] decides.
 //!
 //! # A turn of the loop
-//! 1. [`join`](Relief::join) for each new connection: its first move comes from `poll_move`, and then
-//!    [`Move::open`] makes the session. [`leave`](Relief::leave) when it ends.
-//! 2. Tell [`measured`](Relief::measured) of each reply, [`waits_since`](Relief::waits_since) of the oldest request without
-//!    one, and [`note`](Relief::note) of each of a session's events.
+//! 1. [`join`](Relief::join) for each new connection: `poll_move` returns its first move, and [`Move::open`] opens the
+//!    session. [`leave`](Relief::leave) when the connection ends.
+//! 2. Report each reply by [`measured`](Relief::measured), the oldest request without a reply by
+//!    [`waits_since`](Relief::waits_since), and each event of a session by [`note`](Relief::note).
 //! 3. Watch [its descriptor](AsFd) for reading; call [`handle_ready`](Relief::handle_ready) when it is ready, and
 //!    [`handle_timeout`](Relief::handle_timeout) at [`poll_timeout`](Relief::poll_timeout).
-//! 4. Ask `poll_move` until `None`, and [`poll_notice`](Relief::poll_notice) for the log.
+//! 4. Call `poll_move` until `None`, and [`poll_notice`](Relief::poll_notice) for the log.
 
 mod asking;
 mod routes;
@@ -40,21 +40,21 @@ use crate::ask::Asked;
 use crate::jitter;
 use crate::session::{CarrierLoss, Session, SessionEvent, SessionSettings};
 
-/// A session is to go somewhere, or to be opened there.
+/// An order to move a session, or to open a new one.
 #[derive(Clone, Debug)]
 pub struct Move {
-    /// Which.
+    /// The connection to move.
     pub member: Member,
-    /// In the order in which they are to be tried; the first one is meant.
+    /// Link ports in the order in which to try them: the first one is the destination.
     pub routes: Vec<LinkTarget>,
-    /// The port number to connect from at first: the helper's thread that has answered from there will serve it.
+    /// The port number for the first attempt to connect, so that the helper's thread that has answered serves the session.
     local_port: Option<u16>,
-    /// As of [`ReliefSettings`].
+    /// From [`ReliefSettings::session`].
     settings: SessionSettings,
 }
 
 impl Move {
-    /// Opens a session there: the first move of each member.
+    /// Opens a session on the first route: for the first move of each member.
     ///
     /// # Errors
     /// The host has no descriptors, or no random bytes.
@@ -62,22 +62,22 @@ impl Move {
         Session::open_from(now, self.routes, self.settings, self.local_port)
     }
 
-    /// Has a session go there, requests in flight included.
+    /// Moves a session to the first route, with its requests in flight.
     ///
     /// # Errors
-    /// There are no routes, which is never so.
+    /// `routes` is empty; [`Relief::poll_move`] returns no such move.
     pub fn apply(self, now: Instant, session: &mut Session) -> io::Result<()> {
         session.set_routes(self.routes)?;
         session.move_from(now, 0, self.local_port)
     }
 }
 
-/// What is known of a member beside what the policy knows.
+/// State of a member that the policy does not have.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// Where its order sends it, until that is reported on.
+    /// Destination of the member's last order, until the outcome is reported.
     sent_to: Option<SocketAddr>,
-    /// It was never sent anywhere.
+    /// The member has had no order yet.
     is_new: bool,
 }
 
@@ -95,7 +95,7 @@ pub struct Relief {
 }
 
 impl Relief {
-    /// Nobody has joined yet.
+    /// Relief for a process without connections.
     ///
     /// # Errors
     /// A setting is out of its bounds, or the host has no descriptors.
@@ -117,30 +117,30 @@ impl Relief {
         })
     }
 
-    /// Other helpers from now on. Sessions that are with one that is no longer among them stay there until it goes.
+    /// Replaces the helpers. A session on a helper outside the new list stays there until that carrier is lost.
     pub fn set_helpers(&mut self, now: Instant, helpers: Vec<LinkTarget>) {
         self.known.helpers = helpers;
         self.activation.helpers(!self.known.helpers.is_empty());
-        // Places of helpers that are asked just now may have changed.
+        // Answers that are pending name helpers by their index in the old list.
         for member in self.asking.take_all() {
             self.not_moved(now, member);
         }
         self.run(now);
     }
 
-    /// The helpers that are known.
+    /// The present list of helpers.
     pub fn helpers(&self) -> &[LinkTarget] {
         &self.known.helpers
     }
 
-    /// The operator's word, for ever or for a time: it overrides what replies say.
+    /// Sets the operator's override, for the time `lasts` or without limit.
     pub fn say(&mut self, now: Instant, word: Word, lasts: Option<Duration>) {
         let time = self.time(now);
         self.activation.say(time, word, lasts);
         self.run(now);
     }
 
-    /// A connection joins; its first move says where it is to be opened. `None`: there are too many; open it at the server.
+    /// Adds a connection; its first move says where to open it. `None`: too many connections; open this one at the server.
     pub fn join(&mut self, now: Instant) -> Option<Member> {
         let time = self.time(now);
         let (member, carrier) = self.activation.join(time)?;
@@ -153,7 +153,7 @@ impl Relief {
         Some(member)
     }
 
-    /// A connection has ended.
+    /// Removes a connection that has ended.
     pub fn leave(&mut self, now: Instant, member: Member) {
         let time = self.time(now);
         self.places.remove(&member);
@@ -162,20 +162,20 @@ impl Relief {
         self.activation.leave(time, member);
     }
 
-    /// A reply came, so long after its request was meant to be sent. Not for blocking commands.
+    /// A reply arrived; `latency` counts from the time at which the request was due. Not for blocking commands.
     pub fn measured(&mut self, now: Instant, member: Member, latency: Duration) {
         let time = self.time(now);
         self.activation.measured(time, member, latency);
     }
 
-    /// Since when the oldest request of a connection waits for its reply; `None` when none does. Say so whenever it
-    /// changes. Not for blocking commands.
+    /// Reports since when the oldest request of this connection waits for its reply; `None` without such a request. Call it
+    /// at each change. Not for blocking commands.
     pub fn waits_since(&mut self, member: Member, since: Option<Instant>) {
         let since = since.map(|since| self.time(since));
         self.activation.waits_since(member, since);
     }
 
-    /// Something happened to a member's session.
+    /// Reports an event of a member's session.
     pub fn note(&mut self, now: Instant, member: Member, event: &SessionEvent) {
         let time = self.time(now);
         let Some(place) = self.places.get_mut(&member) else { return };
@@ -199,14 +199,14 @@ impl Relief {
         self.run(now);
     }
 
-    /// Helpers have answered.
+    /// Receives helpers' answers. Call it when the descriptor is ready.
     pub fn handle_ready(&mut self, now: Instant) {
         self.asking.handle_ready(now, &self.known.helpers);
         self.take_answers(now);
         self.run(now);
     }
 
-    /// Does what is due.
+    /// Handles timeouts. Call it at [`poll_timeout`](Self::poll_timeout).
     pub fn handle_timeout(&mut self, now: Instant) {
         self.asking.handle_timeout(now, &self.known.helpers);
         self.take_answers(now);
@@ -220,24 +220,24 @@ impl Relief {
         [decision, self.asking.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Who is to go where. Ask until `None` after every other call.
+    /// The next move to carry out. Call it until `None`, after every other call.
     #[must_use]
     pub fn poll_move(&mut self) -> Option<Move> {
         self.moves.pop_front()
     }
 
-    /// A decision, for the log.
+    /// The next decision, for the log. Call it until `None`.
     #[must_use]
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.activation.poll_notice()
     }
 
-    /// What it is about.
+    /// The group's state, for operators.
     pub fn status(&self, now: Instant) -> Status {
         self.activation.status(self.time(now))
     }
 
-    /// What it has done since it began.
+    /// Counters since the start.
     pub fn counters(&self) -> &Counters {
         self.activation.counters()
     }
@@ -255,7 +255,7 @@ impl Relief {
         }
     }
 
-    /// Asks helpers which of them is to have a member.
+    /// Begins to choose a helper for a member.
     fn choose(&mut self, now: Instant, member: Member) {
         self.asking.begin(now, member, &self.known.helpers);
         self.take_answers(now);
@@ -270,7 +270,7 @@ impl Relief {
         }
     }
 
-    /// No helper takes a member. One that is nowhere yet is opened at the server.
+    /// No helper accepts a member. A new member is opened at the server.
     fn not_moved(&mut self, now: Instant, member: Member) {
         let time = self.time(now);
         self.activation.not_moved(time, member);
@@ -280,7 +280,7 @@ impl Relief {
         }
     }
 
-    /// To the server; or to this helper, from this port number.
+    /// Orders a member's move: to the server, or to this helper from this port number.
     fn send(&mut self, member: Member, helper: Option<(usize, u16)>) {
         let (helper, local_port) = helper.unzip();
         let routes = self.known.routes(helper, || self.jitter.fraction());
@@ -296,7 +296,7 @@ impl Relief {
 }
 
 impl AsFd for Relief {
-    /// Readable when there is something to do.
+    /// Readable when [`handle_ready`](Relief::handle_ready) must be called.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.asking.as_fd()
     }

@@ -1,12 +1,12 @@
-//! The link ports that a session is given, in the order in which it tries them.
+//! The list of link ports of a session, in the order in which it tries them.
 
 use crate::LinkTarget;
 
-/// Helpers beside the wanted one that a session knows, so that it goes on at once when that one dies; each session knows
-/// others, so that they spread.
+/// Maximum of further helpers in a session's list, for an immediate failover. They differ between sessions, so that sessions
+/// of a failed helper spread.
 const STANDBY_HELPERS: usize = 4;
 
-/// The server's own link port and helpers'.
+/// The link ports of the server and of helpers.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) server: LinkTarget,
@@ -14,14 +14,14 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// The wanted helper first, then others at random, then the server. Without one: the server first.
+    /// The wanted helper, then random others, then the server. Without a wanted helper: the server, then random helpers.
     pub(super) fn routes(&self, wanted: Option<usize>, mut random: impl FnMut() -> f64) -> Vec<LinkTarget> {
         let mut routes = Vec::with_capacity(STANDBY_HELPERS + 2);
         match wanted.and_then(|wanted| self.helpers.get(wanted)) {
             Some(helper) => routes.push(helper.clone()),
             None => routes.push(self.server.clone()),
         }
-        // One after the other from a random place on, in steps that meet each of them once at most.
+        // Consecutive helpers from a random index on, each at most once.
         let count = self.helpers.len();
         if count > 0 {
             let first = (random() * count as f64) as usize;
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(ports(&known(3).routes(None, || 0.4)), [9, 101, 102, 100]);
         assert_eq!(ports(&known(0).routes(None, || 0.4)), [9]);
         assert_eq!(ports(&known(1).routes(Some(0), || 0.4)), [100, 9]);
-        // One that is no longer known.
+        // An index beyond the list.
         assert_eq!(ports(&known(1).routes(Some(7), || 0.4))[0], 9);
     }
 

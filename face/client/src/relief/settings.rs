@@ -1,23 +1,23 @@
-//! What relief is told when it begins.
+//! Settings of relief.
 
 use spillway_policy::{ASKED_DEFAULT, ActivationSettings};
 
 use crate::LinkTarget;
 use crate::session::SessionSettings;
 
-/// What one process is told of one service.
+/// Settings of relief for one service, in one process.
 #[derive(Clone, Debug)]
 pub struct ReliefSettings {
     /// The server's own link port.
     pub server: LinkTarget,
-    /// Helpers' link ports; [`Relief::set_helpers`](super::Relief::set_helpers) gives other ones later.
+    /// Helpers' link ports; [`Relief::set_helpers`](super::Relief::set_helpers) replaces them.
     pub helpers: Vec<LinkTarget>,
-    /// When to ask for help, and how carefully.
+    /// When sessions move to helpers and back.
     pub activation: ActivationSettings,
-    /// So many helpers are asked for their load before one is chosen (PostMan §5.2). 1: one at random, which is only asked
-    /// whether it takes clients.
+    /// Number of helpers that are asked for their load before one is chosen (PostMan §5.2). 1: a random helper, which is
+    /// asked only whether it accepts clients.
     pub asked: usize,
-    /// Of all sessions. `server_port` is that of [`server`](Self::server).
+    /// Settings of all sessions. `server_port` is replaced by the address of [`server`](Self::server).
     pub session: SessionSettings,
 }
 

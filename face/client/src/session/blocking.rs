@@ -1,4 +1,4 @@
-//! The same session for programs without a loop of their own.
+//! Blocking sessions, for programs without an event loop.
 
 use std::io::{self, Read, Write};
 use std::time::Instant;
@@ -9,17 +9,17 @@ use spillway_session::{LinkTarget, SessionEnd};
 
 use super::{Session, SessionEvent, SessionSettings, as_error};
 
-/// A [`Session`] whose calls wait. Reads and writes as a `TcpStream` does.
+/// A [`Session`] with blocking calls. Reads and writes as a `TcpStream` does.
 ///
-/// Carriers are looked after while a call waits. A program that computes for long between its calls may find its
-/// session moved, and nothing else.
+/// Carriers are served only while a call waits: during a long computation of the program the session may move, without
+/// other consequences.
 #[derive(Debug)]
 pub struct BlockingSession {
     session: Session,
 }
 
 impl BlockingSession {
-    /// Makes a session and waits until a server has answered, see [`Session::open`].
+    /// Opens a session and waits until the server has answered, see [`Session::open`].
     pub fn open(routes: Vec<LinkTarget>, settings: SessionSettings) -> io::Result<BlockingSession> {
         let session = Session::open(Instant::now(), routes, settings)?;
         let mut blocking = BlockingSession { session };
@@ -32,24 +32,24 @@ impl BlockingSession {
         Ok(blocking)
     }
 
-    /// The session: for what does not wait.
+    /// The non-blocking session.
     pub fn session(&mut self) -> &mut Session {
         &mut self.session
     }
 
-    /// Moves to one of its link ports, by the index they were given in. Replies wait until it is attached there; a move to where
-    /// it is begins a new carrier, too.
+    /// Moves to the link port with this index in the list of routes; replies wait until the session is attached there. A
+    /// move to the present link port opens a new carrier, too.
     pub fn move_to(&mut self, route: usize) -> io::Result<()> {
         self.session.move_to(Instant::now(), route)
     }
 
-    /// Sends no more; replies still come.
+    /// Ends the outgoing stream; replies still arrive.
     pub fn finish(&mut self) {
         self.session.finish(Instant::now());
     }
 
-    /// Closes, and waits until the server has everything and has closed too. An error when it may not have everything:
-    /// as [`Session::receive`] tells it.
+    /// Closes the session, and waits until the server has received everything and has closed, too. An error if the server
+    /// may not have received everything: see [`Session::receive`].
     pub fn close(mut self) -> io::Result<()> {
         self.session.close(Instant::now());
         while !self.session.is_over() {
@@ -61,7 +61,7 @@ impl BlockingSession {
         }
     }
 
-    /// What happened since it was last asked.
+    /// The next event. Call it until `None`.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
         self.session.poll_event()

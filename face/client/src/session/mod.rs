@@ -1,11 +1,10 @@
-//! A connection that outlives its carriers (PostMan §4.2, "Ensure packet ordering").
+//! Sessions: connections that outlive their carriers (PostMan §4.2, "Ensure packet ordering").
 //!
-//! A [`Session`] knows several link ports, of helpers and of the server itself. When the one that carries it is lost,
-//! or silent for too long, it goes on on another, requests in flight included; no byte is lost, repeated or out of
-//! order.
+//! A [`Session`] has a list of link ports, of helpers and of the server. When its carrier is lost, or silent for too long,
+//! it resumes on another one, with its requests in flight; no byte is lost, repeated or out of order.
 //!
-//! Where a session goes and when is decided by the [`Driver`] of `core/session`, which the simulator runs too; here are
-//! its socket, its clock, and what has arrived for the application.
+//! The [`Driver`] of `core/session`, which the simulator runs, too, decides where and when a session moves. This module has
+//! the session's socket, its clock, and the bytes that have arrived for the application.
 
 mod blocking;
 mod socket;
@@ -30,47 +29,47 @@ use self::socket::CarrierSocket;
 use crate::LinkTarget;
 use crate::{jitter, scratch};
 
-/// What happens to a session. The driver goes on without an answer.
+/// Something that happened to a session; no answer is needed.
 pub type SessionEvent = spillway_session::SessionEvent<io::Error>;
 
-/// Why a carrier carries a session no more.
+/// Why a session left a carrier.
 pub type CarrierLoss = spillway_session::CarrierLoss<io::Error>;
 
-/// Received at a time.
+/// Maximum of bytes from one `recv`.
 const RECEIVE_BYTES: usize = 64 * 1024;
-/// A buffer that has become empty gives its memory back above this size, so that a quiet session needs little.
+/// An empty buffer with more than this capacity is freed, so that an idle session needs little memory.
 const QUIET_BYTES: usize = 2 * 1024;
-/// After so many pieces the caller gets its turn again.
+/// Maximum of `recv` calls in one turn.
 const PIECES_PER_TURN: usize = 16;
 
-/// One stream of bytes in each direction, and whatever carries it now.
+/// One stream of bytes in each direction, and its present carrier.
 ///
-/// It lives in a loop of the caller's: watch [its descriptor](AsFd) for reading, and it never changes; call
+/// A session runs in the caller's event loop: watch [its descriptor](AsFd), which never changes, for reading; call
 /// [`handle_ready`](Self::handle_ready) when it is ready and [`handle_timeout`](Self::handle_timeout) at
-/// [`poll_timeout`](Self::poll_timeout), then [`receive`](Self::receive) until `WouldBlock`, and ask
+/// [`poll_timeout`](Self::poll_timeout), then [`receive`](Self::receive) until `WouldBlock`, and
 /// [`poll_event`](Self::poll_event) until `None`.
 #[derive(Debug)]
 pub struct Session {
     epoch: Instant,
     driver: Driver<io::Error>,
     socket: Option<CarrierSocket>,
-    /// Where the next carrier is to be opened from.
+    /// The port number to open the next carrier from.
     local_port: Option<u16>,
-    /// What has arrived and the application has not received. At most the window.
+    /// Bytes that have arrived and the application has not received: at most `window_bytes`.
     arrived: VecDeque<u8>,
     window_bytes: usize,
     poller: OwnedFd,
 }
 
 impl Session {
-    /// Makes a session and begins to open it on the first of these link ports; the others are tried in turn. All of
-    /// them lead to the same server, which must accept the first one's key of clients.
+    /// Makes a session and begins to open it on the first of these link ports; the others are tried in turn. All must lead
+    /// to the same server, which must accept the first target's client key.
     pub fn open(now: Instant, routes: Vec<LinkTarget>, settings: SessionSettings) -> io::Result<Session> {
         Session::open_from(now, routes, settings, None)
     }
 
-    /// As [`open`](Self::open); the first attempt is made from this port number of ours, if it is free: that which an
-    /// [`Ask`](crate::Ask) was made from.
+    /// As [`open`](Self::open), but connects from `local_port` at the first attempt, if it is free: pass the port number of
+    /// [`Asked::Helper`](crate::Asked::Helper).
     pub fn open_from(
         now: Instant,
         routes: Vec<LinkTarget>,
@@ -92,14 +91,14 @@ impl Session {
         Ok(session)
     }
 
-    /// The link port that carries it now.
+    /// The link port that carries the session now.
     pub fn carrier(&self) -> Option<SocketAddr> {
         self.driver.carrier()
     }
 
-    /// Sends a prefix of `bytes` and returns its length. `WouldBlock` when too much is not acknowledged yet;
-    /// [`SessionEvent::Room`] tells when it is worth trying again. Taken is not yet sent: it is kept until the server
-    /// has it, on whatever carrier. `BrokenPipe` after [`finish`](Self::finish), and when the server has closed.
+    /// Takes a prefix of `bytes` for sending, and returns its length. These bytes are kept, and sent on any carrier, until
+    /// the server has acknowledged them. `WouldBlock` when too many bytes are not acknowledged yet; [`SessionEvent::Room`]
+    /// says when to try again. `BrokenPipe` after [`finish`](Self::finish), and when the server has closed.
     pub fn send(&mut self, now: Instant, bytes: &[u8]) -> io::Result<usize> {
         let taken = self.driver.write(bytes).map_err(as_error)?;
         if taken > 0 {
@@ -110,8 +109,8 @@ impl Session {
         Ok(taken)
     }
 
-    /// Receives into `buffer`. 0 is the end of the stream. `WouldBlock` when there is nothing. An error is for ever; one
-    /// that holds a [`Gone`] tells up to where the server is known to have received.
+    /// Receives into `buffer`, and returns the number of bytes; 0 is the end of the stream. `WouldBlock` when no bytes are
+    /// available. Other errors are final; one with a [`Gone`] inside says how many bytes the server has acknowledged.
     pub fn receive(&mut self, now: Instant, buffer: &mut [u8]) -> io::Result<usize> {
         if buffer.is_empty() {
             return Ok(0);
@@ -130,19 +129,19 @@ impl Session {
             return Ok(taken);
         }
         match self.driver.end() {
-            None if self.is_over() => Ok(0), // we have closed, and want nothing more
+            None if self.is_over() => Ok(0), // this end has closed the session
             None => Err(io::ErrorKind::WouldBlock.into()),
             Some(SessionEnd::InOrder) => Ok(0),
             Some(end) => Err(as_error(end)),
         }
     }
 
-    /// Whether [`receive`](Self::receive) has something without asking the kernel: bytes, the end, or an error.
+    /// Whether [`receive`](Self::receive) would return bytes, the end, or an error, without a system call.
     pub fn has_arrived(&self) -> bool {
         !self.arrived.is_empty() || self.driver.end().is_some() || self.is_over()
     }
 
-    /// Bytes that are kept here: sent and not acknowledged, arrived and not received.
+    /// Bytes that were sent and are not acknowledged, and bytes that have arrived and were not received.
     pub fn buffered_bytes(&self) -> usize {
         self.driver.kept() + self.arrived.len()
     }
@@ -152,47 +151,47 @@ impl Session {
         self.arrived.len()
     }
 
-    /// Bytes of memory that are allocated for [`buffered_bytes`](Self::buffered_bytes), and for what the carrier's socket
-    /// has not taken. Empty buffers do not count: they keep a few KiB at most.
+    /// Bytes of memory that hold [`buffered_bytes`](Self::buffered_bytes), and bytes that the carrier's socket has not
+    /// taken. Empty buffers do not count: they take a few KiB at most.
     pub fn held_bytes(&self) -> usize {
         let arrived = if self.arrived.is_empty() { 0 } else { self.arrived.capacity() };
         self.driver.held_bytes() + arrived
     }
 
-    /// Sends no more; replies still come.
+    /// Ends the outgoing stream; replies still arrive.
     pub fn finish(&mut self, now: Instant) {
         self.driver.finish();
         self.settle(now);
     }
 
-    /// Closes. What was sent still reaches the server if the session is kept in its loop until it
-    /// [is over](Self::is_over). A closed session stays on its carrier, also when that asks it to leave: it leaves only a
-    /// carrier that is lost.
+    /// Closes the session. Sent bytes still reach the server if the session stays in its loop until it
+    /// [is over](Self::is_over). A closed session leaves only a lost carrier, not one that drains.
     pub fn close(&mut self, now: Instant) {
         self.driver.close(CloseReason::Normal);
         self.settle(now);
     }
 
-    /// Resets it: the server hears so, as soon as something carries the session. What the server has not acknowledged,
-    /// and what was not received, is dropped at once. Keep the session in its loop until it [is over](Self::is_over).
+    /// Resets the session: the server is told on the present or the next carrier. Bytes that the server has not
+    /// acknowledged, and bytes that were not received, are dropped at once. Keep the session in its loop until it
+    /// [is over](Self::is_over).
     pub fn reset(&mut self, now: Instant) {
         self.arrived = VecDeque::new();
         self.driver.close(CloseReason::Reset);
         self.settle(now);
     }
 
-    /// Whether nothing more comes of it.
+    /// Whether the session has ended and can be dropped.
     pub fn is_over(&self) -> bool {
         self.driver.is_over()
     }
 
-    /// Moves to one of its link ports, by the index they were given in, at once. Requests may be under way.
+    /// Moves at once to the link port with this index in the list of routes. Requests may be in flight.
     pub fn move_to(&mut self, now: Instant, route: usize) -> io::Result<()> {
         self.move_from(now, route, None)
     }
 
-    /// As [`move_to`](Self::move_to), from this port number of ours, if it is free: that which an [`Ask`](crate::Ask) was
-    /// made from.
+    /// As [`move_to`](Self::move_to), but connects from `local_port`, if it is free: pass the port number of
+    /// [`Asked::Helper`](crate::Asked::Helper).
     pub fn move_from(&mut self, now: Instant, route: usize, local_port: Option<u16>) -> io::Result<()> {
         if !self.driver.move_to(self.time(now), route) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -202,13 +201,13 @@ impl Session {
         Ok(())
     }
 
-    /// Other link ports from now on, in the order in which they are to be tried. The one that carries the session goes on
-    /// doing so, be it among them or not.
+    /// Replaces the link ports, in the order in which to try them. The present carrier stays in use, even if it is not among
+    /// them.
     pub fn set_routes(&mut self, routes: Vec<LinkTarget>) -> io::Result<()> {
         if self.driver.set_targets(routes) { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
-    /// What happened since it was last asked.
+    /// The next event. Call it until `None`.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
         self.driver.poll_event()
@@ -220,13 +219,13 @@ impl Session {
         self.driver.poll_timeout().map(|at| self.epoch + at.since(Time::ZERO))
     }
 
-    /// Does what is due.
+    /// Handles expired timers. Call it at [`poll_timeout`](Self::poll_timeout).
     pub fn handle_timeout(&mut self, now: Instant) {
         self.driver.handle_timeout(self.time(now));
         self.settle(now);
     }
 
-    /// Something came, or can be sent. Spurious calls are harmless.
+    /// Receives and sends. Call it when the descriptor is ready; spurious calls are harmless.
     pub fn handle_ready(&mut self, now: Instant) {
         self.handle_connected(now);
         let mut space = [MaybeUninit::uninit(); RECEIVE_BYTES];
@@ -237,7 +236,7 @@ impl Session {
                 Ok(received) => {
                     self.digest(self.time(now), received);
                     if received.len() < RECEIVE_BYTES {
-                        break; // what came since has the descriptor ready again
+                        break; // later bytes make the descriptor ready again
                     }
                     self.act(now);
                     continue;
@@ -250,7 +249,7 @@ impl Session {
         self.settle(now);
     }
 
-    /// Takes apart what came on the carrier.
+    /// Decrypts and decomposes bytes that the carrier's socket received.
     fn digest(&mut self, time: Time, wire: &[u8]) {
         scratch::with(|scratch| {
             let mut input = self.driver.unseal(time, wire, scratch);
@@ -262,7 +261,7 @@ impl Session {
         });
     }
 
-    /// Keeps these for the application. The buffer is doubled where it is too small, but never beyond the window.
+    /// Keeps bytes for the application. A buffer that is too small is doubled, but never beyond the window.
     fn keep_arrived(&mut self, bytes: &[u8]) {
         let wanted = self.arrived.len() + bytes.len();
         if wanted > self.arrived.capacity() {
@@ -272,7 +271,7 @@ impl Session {
         self.arrived.extend(bytes);
     }
 
-    /// Gives the socket what it takes, does what the driver says, and has the descriptor wait for the right thing.
+    /// Sends on the socket, carries out the driver's actions, and updates the epoll set. Call it at the end of each method.
     fn settle(&mut self, now: Instant) {
         self.transmit(now);
         self.act(now);
@@ -303,7 +302,7 @@ impl Session {
                 Action::Open(target) => match CarrierSocket::start(target.address, self.local_port.take()) {
                     Ok(socket) => {
                         self.socket = Some(socket);
-                        // On loopback it may be connected already.
+                        // On loopback the socket may be connected already.
                         self.handle_connected(now);
                         self.transmit(now);
                     }
@@ -313,7 +312,7 @@ impl Session {
         }
     }
 
-    /// Begins the link, if the socket has become connected.
+    /// Tells the driver if the socket has connected.
     fn handle_connected(&mut self, now: Instant) {
         let Some(socket) = &mut self.socket else { return };
         match socket.poll_connected() {
@@ -353,7 +352,7 @@ fn as_error(end: SessionEnd) -> io::Error {
 }
 
 impl AsFd for Session {
-    /// Readable when there is something to do.
+    /// Readable when [`handle_ready`](Session::handle_ready) must be called.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }

@@ -1,4 +1,4 @@
-//! The socket of a session's present carrier, and what the session's poll descriptor watches it for.
+//! The socket of a session's present carrier.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -9,17 +9,17 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::socket;
 
-/// Connecting, and then connected.
+/// A TCP socket that is connecting or connected.
 #[derive(Debug)]
 pub(super) struct CarrierSocket {
     fd: OwnedFd,
     is_connected: bool,
-    /// Whether the poll descriptor watches for writing; `None` before it watches at all.
+    /// Whether the session's epoll set watches for writability; `None`: the socket is not in the set yet.
     watched_to_write: Option<bool>,
 }
 
 impl CarrierSocket {
-    /// Starts to connect, from this port number if it is free.
+    /// Starts to connect, from `local_port` if it is free.
     pub(super) fn start(target: SocketAddr, local_port: Option<u16>) -> io::Result<CarrierSocket> {
         let fd = socket::start_from(target, local_port)?;
         Ok(CarrierSocket { fd, is_connected: false, watched_to_write: None })
@@ -29,7 +29,7 @@ impl CarrierSocket {
         self.is_connected
     }
 
-    /// Its own address, once: when it has become connected.
+    /// The socket's local address, once, when it has connected.
     pub(super) fn poll_connected(&mut self) -> io::Result<Option<SocketAddr>> {
         if self.is_connected || !socket::is_connected(&self.fd)? {
             return Ok(None);
@@ -38,17 +38,17 @@ impl CarrierSocket {
         socket::local_address(&self.fd).map(Some)
     }
 
-    /// Receives what has come; nothing is the end.
+    /// Receives available bytes. No bytes: the end of the stream.
     pub(super) fn receive<'a>(&self, space: &'a mut [MaybeUninit<u8>]) -> io::Result<&'a mut [u8]> {
         socket::receive_into(&self.fd, space)
     }
 
-    /// Sends a prefix.
+    /// Sends a prefix of `bytes`, and returns its length.
     pub(super) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         socket::send(&self.fd, bytes)
     }
 
-    /// Has this poll descriptor watch it for reading, and for writing if there is something to write.
+    /// Watches the socket in this epoll set for reading, and for writing if `has_unsent` or not yet connected.
     pub(super) fn watch(&mut self, poller: &OwnedFd, has_unsent: bool) -> io::Result<()> {
         let to_write = has_unsent || !self.is_connected;
         if self.watched_to_write == Some(to_write) {

@@ -1,4 +1,4 @@
-//! Which session a connection carries.
+//! A map from carriers to sessions.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -9,23 +9,22 @@ use super::far::Far;
 use crate::by_connection::ByConnection;
 use crate::threads::CarrierName;
 
-/// Sessions by what carries them.
 #[derive(Debug)]
 pub(super) struct Carriers {
     thread: u32,
     /// Sessions on this thread's links.
     near: ByConnection<SessionHandle>,
-    /// Sessions on other threads' links, and how those are reached.
+    /// Sessions on other threads' links.
     far: HashMap<CarrierName, (SessionHandle, Far)>,
 }
 
 impl Carriers {
-    /// For the sessions of this thread.
+    /// An empty map. `thread`: the number of this thread.
     pub(super) fn new(thread: u32) -> Carriers {
         Carriers { thread, near: ByConnection::default(), far: HashMap::new() }
     }
 
-    /// The session is carried by this connection from now on, which may be another thread's.
+    /// Records that this connection carries the session. `far` is set if its link is another thread's.
     pub(super) fn insert(&mut self, carrier: CarrierName, session: SessionHandle, far: Option<Far>) {
         match far {
             Some(far) => drop(self.far.insert(carrier, (session, far))),
@@ -42,7 +41,7 @@ impl Carriers {
         self.far.get(&(link, id)).map(|(session, _)| *session)
     }
 
-    /// How to reach a connection of another thread's link.
+    /// This end of a carrier on another thread's link; `None` for this thread's links.
     pub(super) fn far(&mut self, carrier: CarrierName) -> Option<&mut Far> {
         if carrier.0.thread == self.thread {
             return None;
@@ -50,19 +49,19 @@ impl Carriers {
         self.far.get_mut(&carrier).map(|(_, far)| far)
     }
 
-    /// Which of the uses of another thread's connection this is; 0 for our own.
+    /// The [`Ledger::serial`](crate::threads::Ledger::serial) of a carrier on another thread's link; 0 for this thread's.
     pub(super) fn serial(&mut self, carrier: CarrierName) -> u64 {
         self.far(carrier).map_or(0, |far| far.ledger.serial)
     }
 
-    /// So many bytes that another thread has posted are dealt with.
+    /// Tells the link's thread that `bytes` posted bytes have been processed.
     pub(super) fn note_handled(&mut self, carrier: CarrierName, bytes: u64) {
         if let Some(far) = self.far(carrier) {
             far.ledger.handled.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
-    /// The connection carries its session no more: which that was.
+    /// Removes a carrier, and returns its session.
     pub(super) fn remove(&mut self, (link, id): CarrierName) -> Option<SessionHandle> {
         if link.thread == self.thread {
             return self.near.remove(link, id);

@@ -17,10 +17,10 @@ use spillway_wire::session::SessionId;
 use crate::event::LinkId;
 use crate::threads::{Absent, CarrierName, Ledger, Mailbox, Post, Threads, What};
 
-/// Bytes of a session that may be posted and not yet taken by the link.
+/// Maximum of a session's posted bytes that the link has not taken yet.
 const LENT_BYTES_MAX: u64 = 256 * 1024;
-/// What a control message counts for while it is posted, and how much of them beside a window of data is too much: an
-/// honest client says little while it is not answered.
+/// How many bytes a posted control message counts for, and the maximum of these bytes beside a window of data. An honest
+/// client sends few control messages before it is answered.
 const CONTROL_BYTES: u64 = 128;
 const CONTROL_BYTES_MAX: u64 = 64 * 1024;
 
@@ -30,46 +30,50 @@ pub(super) struct Member {
     threads: Threads,
     pub(super) thread: u32,
     mailbox: Arc<Mailbox>,
-    /// Those of threads that were posted to.
+    /// Mailboxes of threads that this thread has posted to.
     others: HashMap<u32, Arc<Mailbox>>,
     pub(super) is_watched: bool,
-    /// What this turn has for other threads.
+    /// This turn's posts for other threads.
     out: BTreeMap<u32, Vec<Post>>,
-    /// Connections on our links that carry other threads' sessions.
+    /// Connections on this thread's links that carry other threads' sessions.
     held: HashMap<CarrierName, Held>,
+    /// The last [`Ledger::serial`] given out.
     serials: u64,
-    /// Sessions that the directory says are here.
+    /// Sessions of which the directory says that this thread owns them, oldest first.
     claims: VecDeque<SessionId>,
-    /// Posts that were taken out and not yet looked at; of the first, so many bytes are dealt with.
+    /// Posts that were taken out of the mailbox and wait for room in the application's buffer.
     taken: VecDeque<Post>,
+    /// Bytes of the first post in `taken` that are in the buffer already.
     taken_bytes: usize,
-    /// What the bytes are that the application is to decompose.
+    /// What the bytes in the application's buffer mean, in order.
     run: VecDeque<Item>,
 }
 
-/// A connection that carries another thread's session.
+/// The link thread's end of a carrier: a connection that carries another thread's session.
 #[derive(Debug)]
 struct Held {
     owner: u32,
     ledger: Arc<Ledger>,
     posted: u64,
-    /// What the link has not taken yet, at most [`LENT_BYTES_MAX`], and what is to follow it.
+    /// Bytes that the link has not taken yet, at most [`LENT_BYTES_MAX`].
     waiting: VecDeque<u8>,
+    /// *finish* and *close*, to be sent after `waiting`.
     end: Vec<Control>,
 }
 
-/// The other thread's end of a carrier.
+/// The session thread's end of a carrier on another thread's link.
 #[derive(Debug)]
 pub(super) struct Far {
     pub(super) ledger: Arc<Ledger>,
     posted: u64,
 }
 
-/// A piece of what is to be decomposed.
+/// The meaning of a piece of the application's buffer.
 #[derive(Debug)]
 enum Item {
+    /// This many bytes of data.
     Bytes(CarrierName, usize),
-    /// One byte stands for it.
+    /// A post without data, represented by one byte.
     Other(Post),
 }
 
@@ -79,7 +83,7 @@ impl Far {
     }
 }
 
-/// A carrier by post.
+/// A [`Carrier`] that posts the session's output to the link's thread.
 pub(super) struct ByPost<'a> {
     far: &'a mut Far,
     carrier: CarrierName,
@@ -91,7 +95,7 @@ impl Carrier for ByPost<'_> {
         let Far { ledger, posted } = &mut *self.far;
         let mut room = LENT_BYTES_MAX.saturating_sub(ledger.waiting(*posted));
         if room < bytes.len() as u64 {
-            // First say that we wait, then look again: else the word could come in between.
+            // Set the flag before the second reading of `sent`: otherwise bytes that are sent in between post no `Room`.
             ledger.wants_room.store(true, Ordering::SeqCst);
             room = LENT_BYTES_MAX.saturating_sub(ledger.waiting(*posted));
         }
@@ -136,7 +140,7 @@ impl Member {
         self.mailbox.as_fd()
     }
 
-    /// Whether a flush has something to do.
+    /// Whether [`Links::flush`](crate::Links::flush) has posts to hand over.
     pub(super) fn is_busy(&self) -> bool {
         !self.out.is_empty()
     }
@@ -162,8 +166,8 @@ impl Member {
         put
     }
 
-    /// Posts what came on a connection to the thread of the session that it carries. `None`: it carries none of another
-    /// thread. `Err`: it brings more than a client may send before it is answered.
+    /// Posts input of a connection to the thread of its session. `None`: the connection carries no session of another
+    /// thread. `Err`: more than `bytes_max` bytes would be posted and not yet processed.
     fn pass_on(
         &mut self,
         carrier: CarrierName,
@@ -184,7 +188,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // Sessions of other threads wait for other carriers. Ours are gone.
+        // Detaches other threads' sessions from this thread's links. `leave` removes this thread's sessions.
         let held: Vec<CarrierName> = self.held.keys().copied().collect();
         for carrier in held {
             let _ = self.pass_on(carrier, What::Lost, 0, u64::MAX);
@@ -196,5 +200,5 @@ impl Drop for Member {
     }
 }
 
-/// Stands for the other threads' posts where a link is asked for.
+/// Stands for the posts of other threads where a link's id is expected.
 pub(super) const MAIL: LinkId = LinkId { thread: u32::MAX, slot: u32::MAX, generation: 0 };

@@ -1,5 +1,5 @@
-//! Forwarding without disassembly (§4.2, "Further optimization"): for a server that passes requests on, as a leader or a
-//! proxy does.
+//! Forwarding without disassembly (PostMan §4.2, "Further optimization"), for a server that forwards requests, such as a
+//! leader or a proxy.
 
 use std::time::Instant;
 
@@ -10,12 +10,12 @@ use super::far::MAIL;
 use crate::event::{Client, Event, LinkEnd, LinkId, Name};
 
 impl Links {
-    /// As [`decompose`](Self::decompose), but what plain connections send comes as it came, in [`Event::Run`], and never
-    /// in [`Event::Data`]. Sessions come by [`Event::Data`] as always: a header names a connection, and a session
-    /// outlives its connections. [`sender`](Self::sender) tells by which name a client is in runs.
+    /// As [`decompose`](Self::decompose), but data of virtual connections without sessions is returned undecoded, in
+    /// [`Event::Run`] instead of [`Event::Data`]. Data of sessions is returned in [`Event::Data`], because a frame's header
+    /// names a virtual connection, and a session outlives those. [`sender`](Self::sender) returns a client's name in runs.
     ///
-    /// A frame that has not come as a whole waits, copied, for the next [`receive`](Self::receive): give that a buffer
-    /// of [`RUN_BUFFER_BYTES`].
+    /// An incomplete frame is copied and put before the bytes of the next [`receive`](Self::receive), whose buffer must
+    /// have [`RUN_BUFFER_BYTES`].
     pub fn decompose_run<'a>(
         &mut self,
         now: Instant,
@@ -51,20 +51,20 @@ impl Links {
         }
     }
 
-    /// A run of this link, or whole frames of one, has been passed on: its clients may send as much more. Together with
-    /// [`consumed`](Self::consumed), never more than was received.
+    /// A run of this link, or whole frames of it, has been forwarded: its clients may send as many more bytes. Do not call
+    /// [`consumed`](Self::consumed) for the same bytes.
     pub fn forwarded(&mut self, link: LinkId, run: &[u8]) {
         self.with(link, |entry| entry.end.forwarded(run));
     }
 
-    /// Puts a run of reply frames into the link's next batch. What a client has no window for, or the batch no room, is
-    /// appended to `rest` as frames, in order: try that again before later replies, when [`Event::Room`] tells of one of
-    /// the clients. Replies to clients that have gone are dropped.
+    /// Puts a run of reply frames into the link's next batch. Data beyond a client's window or the batch's room is
+    /// appended to `rest` as frames, in order: compose `rest` again before later replies, after [`Event::Room`] for one of
+    /// its clients. Replies to clients whose connections have ended are dropped.
     pub fn compose_run(&mut self, link: LinkId, run: &[u8], rest: &mut Vec<u8>) {
         self.with(link, |entry| entry.end.compose_run(run, rest));
     }
 
-    /// The link and the sender that name a plain connection in runs: for as long as it has not been closed on both sides.
+    /// The link and the sender that name a virtual connection in runs, valid until both ends have closed the connection.
     /// `None` for a session.
     pub fn sender(&self, client: Client) -> Option<(LinkId, u32)> {
         match client.0 {
@@ -74,6 +74,5 @@ impl Links {
     }
 }
 
-/// A good size for the buffer that [`Links::receive`] is given where runs are taken: more than the longest frame, which is
-/// 65,542 bytes.
+/// Size for the buffer of [`Links::receive`] with [`Links::decompose_run`]: more than the longest frame, 65,542 bytes.
 pub const RUN_BUFFER_BYTES: usize = 128 * 1024;

@@ -1,5 +1,5 @@
-//! Sends helped sessions back when requests have been few and fast for a while (PostMan §5.3), if
-//! [`Settings::release`](crate::Settings::release) says so. [`Looks`] decides; a [`Releasing`] measures what it decides by.
+//! Measures a server's load for [`Settings::release`](crate::Settings::release): [`Looks`] releases helped sessions when
+//! requests have been few and fast for a while (PostMan §5.3).
 
 use std::mem::take;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use spillway_policy::Word;
 use spillway_policy::release::{Looks, ReleaseCounters, ReleaseNotice, ReleaseSettings, Sample};
 use spillway_transport::Time;
 
-/// What was seen since the last look.
+/// [`Looks`], and measurements since the last look.
 #[derive(Debug)]
 pub(super) struct Releasing {
     looks: Looks,
     requests: u64,
     helped: u64,
-    /// The first request of this turn was taken apart.
+    /// When the first request of this turn was decomposed.
     turn_began: Option<Time>,
-    /// From there to the flush: of all turns together, and how many.
+    /// Sum over `turns` turns of the time from the first request to the flush.
     served: Duration,
     turns: u32,
 }
@@ -34,14 +34,14 @@ impl Releasing {
         }
     }
 
-    /// A request came by way of this role.
+    /// Counts a request that arrived on a link of this role.
     pub(super) fn count_request(&mut self, now: Time, role: Role) {
         self.requests += 1;
         self.helped += u64::from(role == Role::Helper);
         self.turn_began.get_or_insert(now);
     }
 
-    /// The turn's replies go.
+    /// Counts a turn with requests, at its flush.
     pub(super) fn count_turn(&mut self, now: Time) {
         if let Some(began) = self.turn_began.take() {
             self.served += now.since(began);
@@ -54,7 +54,7 @@ impl Releasing {
         self.looks.next_at()
     }
 
-    /// How many sessions are to return to the server now, of those that helpers carry.
+    /// Number of helped sessions to send back now.
     pub(super) fn handle_timeout(&mut self, now: Time, word: Word, helped_sessions: usize) -> usize {
         if self.looks.is_look_due(now) {
             let sample = self.sample(helped_sessions);

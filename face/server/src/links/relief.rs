@@ -1,4 +1,4 @@
-//! Where this server wants its sessions: with helpers, or without (PostMan §5.3).
+//! The server's side of relief: the override and the release (PostMan §5.3).
 
 use std::time::Duration;
 
@@ -13,31 +13,34 @@ use super::release::Releasing;
 use crate::threads::{CarrierName, What};
 
 impl Links {
-    /// The operator's word on relief. *on*: sessions that come directly are sent to helpers; *off*: those that come through
-    /// helpers are sent back; each somewhere within this time, and those that come later too. *auto*: clients decide. A
-    /// session whose client knows no such way stays where it is. How many are sent elsewhere now.
+    /// Sets the operator's override of relief. *on*: direct sessions are sent to helpers; *off*: helped sessions are sent
+    /// back. Present sessions move at random times within `within`, and so do later ones after they are accepted.
+    /// *auto*: clients decide. A session whose client knows no such route stays. Returns the number of sessions asked to
+    /// move.
     pub fn say(&mut self, word: Word, within: Duration) -> usize {
         self.placement = Placement::new(word, within);
         self.send_elsewhere(self.placement)
     }
 
-    /// Sends sessions that are helped now back, once: this server can serve them directly again.
+    /// Sends the sessions that are helped now back to the server's own port, once, at random times within `within`. Later
+    /// sessions are not affected. Returns how many are asked to move.
     pub fn release(&mut self, within: Duration) -> usize {
         self.send_elsewhere(Placement::new(Word::Off, within))
     }
 
-    /// A decision on sending sessions back, for the log. Ask after [`handle_timeout`](Self::handle_timeout).
+    /// A decision of [`Settings::release`](crate::Settings::release), for the log. Call it after
+    /// [`handle_timeout`](Self::handle_timeout), until `None`.
     #[must_use]
     pub fn poll_release_notice(&mut self) -> Option<ReleaseNotice> {
         self.releasing.as_mut()?.poll_notice()
     }
 
-    /// What came of [`Settings::release`](crate::Settings::release) since the beginning.
+    /// Counters of [`Settings::release`](crate::Settings::release) since the port was opened.
     pub fn release_counters(&self) -> ReleaseCounters {
         self.releasing.as_ref().map_or_else(ReleaseCounters::default, Releasing::counters)
     }
 
-    /// Nothing while there are no sessions.
+    /// When to call [`release_timeout`](Self::release_timeout); `None` while there are no sessions.
     pub(super) fn release_at(&self) -> Option<Time> {
         self.releasing.as_ref().filter(|_| !self.sessions.is_empty()).map(Releasing::poll_timeout)
     }
@@ -62,7 +65,7 @@ impl Links {
         misplaced.len()
     }
 
-    /// A session is accepted on a carrier, of a link of this role.
+    /// Sends *drain* on the carrier of a session that was just accepted, if a link of this role is the wrong carrier.
     pub(super) fn greet(&mut self, role: Role, carrier: CarrierName, serial: u64) {
         if let Some(drain) = self.placement.drains(role) {
             self.on_carrier(carrier, serial, What::Say(drain));

@@ -14,7 +14,7 @@ use crate::event::{Client, Event, Name};
 use crate::threads::{CarrierName, What};
 
 impl Links {
-    /// A session's first words on a connection.
+    /// Handles a session's opening message on a connection of this thread's links.
     pub(super) fn session_words(
         &mut self,
         now: Time,
@@ -22,8 +22,7 @@ impl Links {
         (kind, client, opening): (Kind, SocketAddr, Opening),
     ) -> Option<Event<'static>> {
         let role = self.table.get(link)?.end.role()?;
-        // Ports that share an address and do not know of each other get some links each: a session could not find its
-        // way back.
+        // Another port with this address, which does not share a directory, could get the session's next carrier.
         if self.shares_port {
             self.with(link, |entry| entry.end.refuse(id, RefuseReason::Unavailable));
             return None;
@@ -32,7 +31,7 @@ impl Links {
             return None;
         }
         if !self.claims(kind, opening.session) {
-            // Another thread was faster: the client comes again, and meets it there.
+            // Another thread claimed the session first. The client tries again, and is then passed to that thread.
             self.with(link, |entry| entry.end.refuse(id, RefuseReason::Unavailable));
             return None;
         }
@@ -41,7 +40,7 @@ impl Links {
         event
     }
 
-    /// A session's first words on a carrier, which `far` says is another thread's.
+    /// Opens or resumes a session on a carrier. `far` is set for a carrier on another thread's link.
     pub(super) fn open_session(
         &mut self,
         now: Time,
@@ -79,7 +78,7 @@ impl Links {
         event
     }
 
-    /// Bytes came on a connection that carries a session, or has carried one.
+    /// Handles data on a connection that carries a session, or has carried one.
     pub(super) fn session_data<'a>(
         &mut self,
         now: Time,
@@ -140,7 +139,7 @@ impl Links {
         }
     }
 
-    /// Gives carriers what sessions have for them.
+    /// Transmits the due output of sessions on their carriers.
     pub(super) fn transmit_sessions(&mut self, now: Time) {
         while let Some((session, carrier)) = self.sessions.poll_dirty() {
             let (link, id) = carrier;
@@ -151,7 +150,7 @@ impl Links {
             } else if let Some(entry) = self.table.get_mut(link).filter(|entry| entry.lost.is_none()) {
                 let on = &mut OnServerLink { link: &mut entry.end, id };
                 let is_over = self.sessions.transmit(now, session, on);
-                // What it was given is sent with the rest of the turn.
+                // Marks the link, so that this turn's flush sends its output.
                 self.with(link, |_| ());
                 is_over
             } else {
@@ -163,21 +162,21 @@ impl Links {
         }
     }
 
-    /// A connection has room for what it carries again. Whether it carries a session.
+    /// A connection has room again. Returns whether it carries a session.
     pub(super) fn carrier_has_room(&mut self, carrier: CarrierName) -> bool {
         let session = self.carriers.session(carrier);
         session.into_iter().for_each(|session| self.sessions.has_room(session));
         session.is_some()
     }
 
-    /// A connection is lost with its link. Whether it carried a session, which waits for another.
+    /// A carrier is lost with its link, and its session waits for another one. Returns whether there was a session.
     pub(super) fn carrier_lost(&mut self, now: Time, carrier: CarrierName) -> bool {
         let session = self.carriers.remove(carrier);
         session.into_iter().for_each(|session| self.sessions.detach(now, session, carrier));
         session.is_some()
     }
 
-    /// A connection carries its session no more.
+    /// Closes a connection that does not carry its session any more.
     fn close_carrier(&mut self, carrier: CarrierName) {
         let serial = self.carriers.serial(carrier);
         self.carriers.remove(carrier);
@@ -202,7 +201,6 @@ impl Links {
         self.sessions.handle_timeout(now);
     }
 
-    /// The time of the application's clock.
     pub(super) fn instant(&self, time: Time) -> Instant {
         self.epoch + time.since(Time::ZERO)
     }

@@ -1,4 +1,4 @@
-//! What a turn of the application's loop does with the link port.
+//! The link port's part of a turn of the application's loop.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,12 +16,15 @@ use crate::link::Link;
 use crate::listener::Accepted;
 use crate::watch::{Interest, LISTENER, MAILBOX, join, split};
 
-/// More than a peer sends before it has our answer.
+/// More than a peer sends before it has read the link port's answer.
 const FIRST_BYTES: usize = 512;
 
 impl Links {
-    /// Brings an epoll set up to date. Events carry `mark` in the upper 32 bits of their data; [`owns`](Self::owns)
-    /// tells them from the application's own. Call it after `bind`, and then after each turn.
+    /// Updates an epoll set. Its events carry `mark` in the upper 32 bits of their data, so that [`owns`](Self::owns)
+    /// tells them from the application's own events. Call it after `bind`, and then after each turn.
+    ///
+    /// # Errors
+    /// A descriptor cannot be added to the set or changed there.
     pub fn watch_in(&mut self, epoll: impl AsFd, mark: u32) -> io::Result<()> {
         let epoll = epoll.as_fd();
         let interest = self.listener.interest();
@@ -39,7 +42,7 @@ impl Links {
             let Some(entry) = self.table.get_mut(link) else { continue };
             let interest = entry.interest();
             let before = entry.watched.replace(interest);
-            // What was composed after the flush is not forgotten.
+            // The next flush sends what was composed after this turn's flush.
             entry.touched = entry.lost.is_none() && entry.end.pending() > 0 && !interest.writable;
             if entry.touched {
                 self.touched[kept] = link;
@@ -51,14 +54,14 @@ impl Links {
         Ok(())
     }
 
-    /// Whether an event of the epoll set is ours.
+    /// Whether an event of the epoll set belongs to the link port: the upper 32 bits of its data are `mark`.
     pub fn owns(mark: u32, data: u64) -> bool {
         split(data).0 == mark
     }
 
-    /// The epoll set says that something of ours is ready: accepts, or sends what waited. Returns the link to
-    /// [`receive`](Self::receive) from, if one can be read; with [threads](crate::Settings::threads) also a name that
-    /// stands for what the others have for this one. A word too many does no harm.
+    /// Handles an event of the epoll set: accepts links, or sends pending batches. Returns the link to
+    /// [`receive`](Self::receive) from, if a link can be read; with [threads](crate::Settings::threads) also an id that
+    /// stands for the posts of other threads. Spurious calls are harmless.
     pub fn handle_ready(&mut self, now: Instant, data: u64, flags: EventFlags) -> Option<LinkId> {
         let (_, place) = split(data);
         if place == LISTENER {
@@ -86,7 +89,7 @@ impl Links {
     }
 
     fn add(&mut self, now: Instant, accepted: Accepted) {
-        // Without random bytes no link is safe; the peer sees a closed connection and tries again.
+        // The handshake needs random bytes. Without them the connection is closed, and the peer tries again.
         let Ok(fresh) = spillway_keys::fresh() else { return };
         let (time, limits) = (self.time(now), self.config.limits);
         let peer = accepted.peer;
@@ -94,7 +97,7 @@ impl Links {
         let mut link = Link::new(accepted, end);
         link.touched = true;
         if self.table.len() - self.lost.len() >= self.links_max {
-            // A link that has yet to authenticate goes when another one wants its place.
+            // Drop a link that has not authenticated yet, if there is one, for the new link.
             let Some(victim) = self.unauthenticated.evict(time) else { return refuse(&link) };
             self.lose(victim, LinkEnd::Crowded);
         }
@@ -108,8 +111,8 @@ impl Links {
         self.read_first(time, link);
     }
 
-    /// Reads a new link's first packet, if it is there: a peer with a key names it at once, and is told from silent
-    /// strangers before the next link is accepted.
+    /// Reads a new link's first packet, if it has arrived. A peer with a key names the key there; so such a peer counts as
+    /// one with a named key before the next link is accepted.
     fn read_first(&mut self, time: Time, link: LinkId) {
         let mut buffer = [0; FIRST_BYTES];
         let received = self.receive(link, &mut buffer);
@@ -125,14 +128,14 @@ impl Links {
         self.note_named_key(link);
     }
 
-    /// After an input of a link that has yet to authenticate.
+    /// Tells `unauthenticated` if the link's peer has named an accepted key. Call it after each input.
     pub(super) fn note_named_key(&mut self, link: LinkId) {
         if self.table.get(link).is_some_and(|entry| !entry.authenticated && entry.end.has_named_key()) {
             self.unauthenticated.named_key(link);
         }
     }
 
-    /// Keeps the queue of deadlines as short as the links that have yet to authenticate, and a few.
+    /// Bounds `handshakes`: removes the deadlines of links that have authenticated or ended, once they are the majority.
     fn forget_settled_handshakes(&mut self) {
         if self.handshakes.len() > 2 * self.unauthenticated.len() + 64 {
             let table = &self.table;
@@ -141,8 +144,8 @@ impl Links {
         }
     }
 
-    /// Receives from a link into a buffer of the application's: 64 KiB is a good size. Returns how many bytes to
-    /// [`decompose`](Self::decompose); 0 when there are none now. One system call.
+    /// Receives from a link into a buffer of the application's: 64 KiB is a good size. Returns the number of bytes to
+    /// [`decompose`](Self::decompose); 0 if no bytes are available. Makes one system call.
     pub fn receive(&mut self, link: LinkId, buffer: &mut [u8]) -> usize {
         if link == MAIL {
             return self.receive_mail(buffer);
@@ -161,7 +164,7 @@ impl Links {
         }
     }
 
-    /// After an input or a timeout of a link: its read timeout is waited for, and its socket is watched as it is to be.
+    /// Records a link's read timeout and a changed `Interest`. Call it after each input and timeout of the link.
     fn note_reading(&mut self, link: LinkId) {
         let Some(entry) = self.table.get_mut(link) else { return };
         if !entry.has_read_timeout && entry.end.has_read_timeout() {
@@ -174,7 +177,7 @@ impl Links {
         }
     }
 
-    /// All of an input of a link has been decomposed.
+    /// Call it when all bytes of an input of a link have been decomposed.
     pub(super) fn end_of_input(&mut self, link: LinkId) {
         self.note_named_key(link);
         self.collect_room(link);
@@ -182,7 +185,7 @@ impl Links {
     }
 
     /// Sends everything that was composed, in one batch and one system call for each link. Call it at the end of a
-    /// turn.
+    /// turn, with the turn's time.
     pub fn flush(&mut self, now: Instant) {
         let time = self.time(now);
         if let Some(releasing) = &mut self.releasing {
@@ -233,7 +236,7 @@ impl Links {
         }
     }
 
-    /// What happened outside `decompose`. Ask until `None`, after all of a turn's readiness.
+    /// The next event that happened outside `decompose`. Call it until `None`, after all of a turn's epoll events.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event<'static>> {
         if let Some(client) = self.room.pop_front() {
@@ -254,8 +257,8 @@ impl Links {
         entry.lost.map(|why| Event::LinkLost { link, peer, why })
     }
 
-    /// How long to wait at most before the next turn, asked after [`watch_in`](Self::watch_in). In the past when
-    /// something is left to do: an event to ask for, or a batch to flush.
+    /// When the next turn must begin at the latest. Call it after [`watch_in`](Self::watch_in). The time is in the past if
+    /// [`poll_event`](Self::poll_event) has an event or [`flush`](Self::flush) something to send.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let is_busy = self.sessions.is_dirty() || self.member.as_ref().is_some_and(Member::is_busy);
@@ -273,9 +276,9 @@ impl Links {
         [handshake, reading, sessions, release, self.listener.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Drops links that have not authenticated in time, or on which the rest of a record does not come, and sessions whose
-    /// clients have not returned; reads on from links that were not read for a time; sends helped sessions back when it is
-    /// time, see [`Settings::release`](crate::Settings::release).
+    /// Handles timeouts: drops links that have not authenticated in time or have not completed a record in time, and
+    /// sessions whose clients have not returned; resumes reading of links that were not read for a time; releases
+    /// helped sessions that are due, see [`Settings::release`](crate::Settings::release).
     pub fn handle_timeout(&mut self, now: Instant) {
         self.listener.handle_timeout(now);
         let time = self.time(now);
@@ -312,7 +315,7 @@ impl Links {
     }
 }
 
-/// Tells one link too many why it is closed.
+/// Tells the peer of a link beyond `links_max` why its link is closed.
 fn refuse(link: &Link) {
     let _ = rustix::net::send(
         &link.socket,

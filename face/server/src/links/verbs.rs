@@ -1,4 +1,4 @@
-//! The paper's verbs (§4.2), and what goes with them.
+//! The paper's verbs (§4.2) and their companions.
 
 use std::time::Instant;
 
@@ -12,8 +12,8 @@ use super::far::MAIL;
 use crate::event::{Client, Event, LinkEnd, LinkId, Name};
 
 impl Links {
-    /// Takes the next event off the front of what a link received. `None` when all of it is used up. A link that
-    /// breaks the rules is lost: [`poll_event`](Self::poll_event) tells its connections.
+    /// Takes the next event from the front of a link's received bytes; `None` when all of them are used up. A link that
+    /// violates the protocol is lost: [`poll_event`](Self::poll_event) returns an event for each of its connections.
     pub fn decompose<'a>(&mut self, now: Instant, link: LinkId, input: &mut &'a [u8]) -> Option<Event<'a>> {
         let time = self.time(now);
         if link == MAIL {
@@ -22,7 +22,7 @@ impl Links {
         loop {
             match self.with(link, |entry| entry.end.decompose(time, input))? {
                 Ok(Some(event)) => {
-                    // Much of what is said of sessions is no news to the application.
+                    // Many messages about sessions cause no event of the application.
                     if let Some(event) = self.translate(time, link, event) {
                         return Some(event);
                     }
@@ -32,7 +32,7 @@ impl Links {
                     return None;
                 }
                 Err(error) => {
-                    // Its last words may tell the other side why.
+                    // The end may have composed a message that tells the peer why.
                     self.push(time, link);
                     self.lose(link, LinkEnd::Broken(error));
                     return None;
@@ -91,8 +91,7 @@ impl Links {
         }
     }
 
-    /// Refuses a connection that was not accepted. It is forgotten with this, and its requests count as
-    /// undelivered.
+    /// Refuses a connection that has not been accepted, and forgets it. Its requests count as undelivered.
     pub fn refuse(&mut self, client: Client, reason: RefuseReason) {
         match client.0 {
             Name::Plain(link, id) => {
@@ -103,7 +102,7 @@ impl Links {
     }
 
     /// Puts a prefix of a reply into the link's next batch, as far as the client's window and the batch allow, and
-    /// returns its length. After it took less than all, [`Event::Room`] tells when it is worth trying again.
+    /// returns its length in bytes. If that is less than the whole reply, [`Event::Room`] says when to try again.
     pub fn compose(&mut self, client: Client, reply: &[u8]) -> usize {
         match client.0 {
             Name::Plain(link, id) => self.with(link, |entry| entry.end.compose(id, reply)).unwrap_or(0),
@@ -111,11 +110,10 @@ impl Links {
         }
     }
 
-    /// So many bytes of a client's requests are dealt with: it may send as many more. Together never more than
-    /// were received.
+    /// The application has processed `bytes` more bytes of a client's requests: the client may send as many more.
     ///
     /// # Errors
-    /// More than were received, which is a mistake of the application; nothing has changed, then.
+    /// More bytes than were received, a mistake of the application; nothing has changed.
     pub fn consumed(&mut self, client: Client, bytes: usize) -> Result<(), ConsumedTooMuch> {
         match client.0 {
             Name::Plain(link, id) => self.with(link, |entry| entry.end.consumed(id, bytes)).unwrap_or(Ok(())),
@@ -123,7 +121,7 @@ impl Links {
         }
     }
 
-    /// Sends no more to a client, which may still send.
+    /// Ends the stream of replies to a client, which may still send.
     pub fn finish(&mut self, client: Client) {
         match client.0 {
             Name::Plain(link, id) => {
@@ -133,8 +131,8 @@ impl Links {
         }
     }
 
-    /// Closes a connection, or answers [`Event::Closed`]. What was composed before still reaches the client,
-    /// unless the reason is a reset.
+    /// Closes a connection, or answers [`Event::Closed`]. Replies composed before still reach the client, unless the
+    /// reason is a reset.
     pub fn close(&mut self, client: Client, reason: CloseReason) {
         match client.0 {
             Name::Plain(link, id) => {
@@ -144,7 +142,7 @@ impl Links {
         }
     }
 
-    /// What is known about a connection: the paper's *get_info*. `None` when it has ended.
+    /// A connection's client, role and byte counts: the paper's *get_info*. `None` when the connection has ended.
     pub fn info(&self, client: Client) -> Option<Info> {
         match client.0 {
             Name::Plain(link, id) => self.table.get(link)?.end.info(id),
@@ -160,7 +158,8 @@ impl Links {
         }
     }
 
-    /// Replies to a plain client that its own TCP has not acknowledged, where its helper tells of that.
+    /// Replies that a plain client's own TCP has not acknowledged, if its helper reports acknowledgements. `None` for
+    /// sessions.
     pub fn unacknowledged(&self, client: Client) -> Option<Unacknowledged<'_>> {
         match client.0 {
             Name::Plain(link, id) => self.table.get(link)?.end.unacknowledged(id),
@@ -168,7 +167,8 @@ impl Links {
         }
     }
 
-    /// The link that carries a connection now. A session may have none, another one later, or one of another thread.
+    /// The link that carries a connection now. A session's link may change, and may be another thread's; `None` for a
+    /// session without a carrier.
     pub fn link(&self, client: Client) -> Option<LinkId> {
         match client.0 {
             Name::Plain(link, _) => Some(link),
@@ -176,22 +176,22 @@ impl Links {
         }
     }
 
-    /// How many sessions there are, those that wait for their clients, or linger, included.
+    /// Number of sessions, including those that wait for their clients, and closed ones that linger.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
     }
 
-    /// What a link has done so far.
+    /// A link's counters since it was accepted.
     pub fn counters(&self, link: LinkId) -> Option<LinkCounters> {
         Some(self.table.get(link)?.end.counters())
     }
 
-    /// All links.
+    /// All links of this port, including those that have not authenticated yet.
     pub fn links(&self) -> impl Iterator<Item = LinkId> + '_ {
         self.table.ids()
     }
 
-    /// Asks helpers and clients to move all connections away within this time, before the server goes.
+    /// Asks helpers and library clients to move all connections away within `deadline_ms`, before the server ends.
     pub fn drain(&mut self, deadline_ms: u32) {
         let links: Vec<LinkId> = self.table.ids().collect();
         for link in links {

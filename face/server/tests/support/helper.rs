@@ -15,14 +15,14 @@ pub struct Relief {
 }
 
 impl Relief {
-    /// With one link, which is up, for the server whose link port is `server`.
+    /// Starts a helper, and waits until its link to the link port `server` is up.
     pub fn start(keys: &Keys, server: SocketAddr) -> Relief {
         let relief = Relief::start_with(keys.helper.clone(), keys, server);
         relief.await_links(1);
         relief
     }
 
-    /// With the clients' link port at this address.
+    /// Starts a helper with the link port `link` for library clients.
     pub fn start_at(keys: &Keys, server: SocketAddr, link: SocketAddr) -> Relief {
         Relief::start_on(keys.helper.clone(), keys, server, link)
     }
@@ -38,8 +38,8 @@ impl Relief {
         service.keys = vec![key];
         service.client_keys = vec![keys.client.clone()];
         let config = HelperConfig { threads: 1, ..HelperConfig::new(vec![service]) };
-        // A child that another test starts at this moment holds what we have open until it runs its own program: a port
-        // that was just closed, for one.
+        // Between fork and exec, a child process that another test starts holds this process's sockets: binding a port that
+        // was just closed may fail.
         let deadline = Instant::now() + Duration::from_secs(60);
         let helper = loop {
             match Helper::start(config.clone()) {
@@ -66,7 +66,7 @@ impl Relief {
         self.helper.status().services[0].library_clients
     }
 
-    /// Waits until so many links to the server are up.
+    /// Waits until this many links to the server are up.
     pub fn await_links(&self, links: usize) {
         self.await_that("the links to the server", || {
             self.helper.status().services[0].links_that_are_up() == links

@@ -1,4 +1,4 @@
-//! The echo example as a process, with keys of its own.
+//! The echo example as a process, and keys for it.
 #![allow(dead_code)] // each test program uses a part of it
 
 pub mod helper;
@@ -55,7 +55,7 @@ fn program() -> PathBuf {
     tests.ancestors().nth(2).unwrap().join("examples/echo")
 }
 
-/// A running echo server; it ends when dropped.
+/// A running echo server, which is killed when dropped.
 pub struct Echo {
     process: Child,
     pub plain: SocketAddr,
@@ -63,7 +63,7 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// On free ports of `host`.
+    /// Starts the server on free ports of `host`.
     pub fn start(keys: &Keys, host: &str) -> Echo {
         Echo::start_on(keys, &format!("{host}:0"), &format!("{host}:0"))
     }
@@ -72,9 +72,9 @@ impl Echo {
         Echo::run(keys, Command::new(program()).args(["--listen", listen, "--link", link, "--key"]))
     }
 
-    /// With at most this many descriptors of its own. Descriptors that it inherits come on top: whatever started the test
-    /// may have left some open (a lock, a pipe of `make`), and they would take the place of clients that must be served.
-    /// Three are always left open here, so that each run shows that they do not matter.
+    /// Starts a server with at most this many descriptors of its own. Inherited ones come on top, because the test's parent
+    /// may have left some open (a lock, a pipe of `make`), which would take the place of clients that must be served.
+    /// Three are always inherited here, so that each run tests this.
     pub fn start_limited(keys: &Keys, descriptors: usize) -> Echo {
         let limited = format!(
             "exec 7</dev/null 8</dev/null 9</dev/null; inherited=0; \
@@ -119,7 +119,7 @@ impl Drop for Echo {
     }
 }
 
-/// Sends bytes that no other round has and awaits them back.
+/// Sends bytes that differ for each `seed`, and awaits their echo.
 pub fn round_trip(client: &mut (impl Read + Write), length: usize, seed: usize) {
     let request: Vec<u8> = (0..length).map(|i| ((i * 31 + seed * 17) % 253) as u8).collect();
     client.write_all(&request).unwrap();

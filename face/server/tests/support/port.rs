@@ -1,4 +1,4 @@
-//! A link port in a test's own loop.
+//! A link port that a test drives, turn by turn.
 
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -16,12 +16,12 @@ pub struct Port {
     epoll: OwnedFd,
 }
 
-/// Whoever has one.
+/// A server with a [`Port`].
 pub trait Serve {
     fn port(&mut self) -> &mut Port;
     fn handle(&mut self, event: Event<'_>);
 
-    /// A turn of the loop, which waits a moment at most.
+    /// One turn of the loop, which waits at most 1 ms.
     fn turn_at(&mut self, now: Instant, buffer: &mut [u8]) {
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); 64];
         for event in self.port().wait(now, &mut space) {
@@ -60,7 +60,7 @@ impl Port {
     }
 }
 
-/// Goes on turning until something is so.
+/// Runs turns until `done`, at most 60 s.
 pub fn until<T>(it: &mut T, what: &str, turn: impl Fn(&mut T), mut done: impl FnMut(&mut T) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !done(it) {

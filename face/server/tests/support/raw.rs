@@ -1,4 +1,4 @@
-//! A link in the hands of somebody who does not keep to what the libraries do.
+//! A link on which a test may violate what the libraries ensure.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,10 +19,10 @@ pub enum Heard {
     Data(Id, Vec<u8>),
     Finished(Id),
     Closed(Id, CloseReason),
-    /// Of a connection that carries a session.
+    /// A control message on a connection that carries a session.
     Control(Id, Control),
     Broken(LinkError),
-    /// The other side closed the link.
+    /// The peer closed the link.
     End,
 }
 
@@ -39,7 +39,7 @@ impl RawLink {
 
     pub fn open_as(address: SocketAddr, role: Role, key: Key, encryption: Encryption) -> RawLink {
         let stream = TcpStream::connect(address).unwrap();
-        // Only so that a failing test ends.
+        // A failing test must end.
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
         let config = OpenerConfig { role, key, limits: Limits::default(), policy, encryption };
@@ -50,7 +50,7 @@ impl RawLink {
         link
     }
 
-    /// A link that is up.
+    /// Opens a link, and waits until it is established.
     pub fn establish(address: SocketAddr, role: Role, key: Key) -> RawLink {
         let mut link = RawLink::open(address, role, key);
         assert_eq!(link.hear(), Heard::Established);
@@ -60,17 +60,17 @@ impl RawLink {
 
     pub fn flush(&mut self) {
         while let Some(batch) = self.end.flush(Time::ZERO) {
-            // The other side may have closed already; what it said is still there to hear.
+            // The peer may have closed the link already. Its bytes can still be read.
             let _ = self.stream.write_all(batch.as_slice());
         }
     }
 
-    /// Whether nothing is left of what was received.
+    /// Whether all received bytes are decomposed.
     pub fn is_used_up(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// Whether something has come since.
+    /// Whether the socket has bytes or has reached its end.
     pub fn has_something(&self) -> bool {
         self.stream.set_nonblocking(true).unwrap();
         let peeked = self.stream.peek(&mut [0]);
@@ -78,7 +78,7 @@ impl RawLink {
         !matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// What the other side says next.
+    /// Waits for the next event of the link.
     pub fn hear(&mut self) -> Heard {
         loop {
             let mut input = self.buffer.as_slice();
@@ -122,7 +122,7 @@ fn translate(event: OpenerEvent<'_>) -> Heard {
     }
 }
 
-/// The other side closes a plain connection without saying anything sensible.
+/// Waits until the peer has closed or reset the connection.
 pub fn assert_closes(mut stream: TcpStream) {
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut said = Vec::new();

@@ -1,4 +1,4 @@
-//! Sessions that stream.
+//! A streaming session.
 
 use std::io::{ErrorKind, Read};
 use std::time::Instant;
@@ -7,7 +7,7 @@ use spillway_client::LinkTarget;
 use spillway_client::session::{BlockingSession, SessionEvent, SessionSettings};
 
 /// Streams bytes both ways while the session moves from route to route, and checks every byte. More than
-/// a round trip is under way at each move. How often it moved.
+/// a round trip is under way at each move. Returns the number of moves.
 pub fn stream_and_move(routes: Vec<LinkTarget>, number: usize, total: usize) -> usize {
     let routes_max = routes.len();
     let mut session = BlockingSession::open(routes, SessionSettings::default()).unwrap();

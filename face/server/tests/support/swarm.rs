@@ -9,18 +9,18 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags};
 use spillway_moving_client::{Connection, Event, LinkTarget, Route, Settings, split_token};
 
-/// One connection of the swarm: a closed loop of requests.
+/// One connection of the swarm, with one request at a time.
 struct Member {
     connection: Connection,
     index: usize,
-    /// Stream offsets.
+    /// Bytes sent so far.
     sent: usize,
     received: usize,
-    /// What the current request ends at.
+    /// Stream offset of the current request's end.
     end: usize,
     rounds: usize,
     moves: usize,
-    /// Set while a carrier is prepared: it is used after the next reply.
+    /// A carrier is prepared: the connection moves to it after the next reply.
     prepared: bool,
 }
 
@@ -28,11 +28,11 @@ pub struct Swarm {
     epoll: OwnedFd,
     members: Vec<Member>,
     rounds: usize,
-    /// Where moves go, in turn; `None` is direct.
+    /// The routes of successive moves; `None` is direct.
     routes: Vec<Option<LinkTarget>>,
 }
 
-/// So many requests between two moves.
+/// Requests between two moves.
 const ROUNDS_PER_MOVE: usize = 4;
 
 impl Swarm {
@@ -128,7 +128,7 @@ impl Member {
         assert!(self.received <= self.sent, "member {}: bytes that nobody sent", self.index);
     }
 
-    /// All is quiet: moves in one way or the other, or goes on.
+    /// After a complete reply: begins, prepares or completes a move, or sends the next request.
     fn go_on(&mut self, rounds: usize, routes: &[Option<LinkTarget>]) {
         let now = Instant::now();
         let turn = self.rounds / ROUNDS_PER_MOVE + self.index;
@@ -136,7 +136,7 @@ impl Member {
         if std::mem::take(&mut self.prepared) {
             self.connection.complete_move().unwrap();
         } else if self.rounds.is_multiple_of(ROUNDS_PER_MOVE) && !self.connection.is_moving() {
-            // The odd ones go on meanwhile. Where it is already, there is nothing to do.
+            // Odd members send requests during the move. An error means that the connection is on this route already.
             let outcome = if self.index % 2 == 1 {
                 self.connection.prepare_move(now, route)
             } else {
@@ -150,7 +150,7 @@ impl Member {
         }
     }
 
-    /// The next request.
+    /// Sends the next request, if rounds are left.
     fn next(&mut self, rounds: usize) {
         if self.rounds < rounds {
             self.end += 1 + (self.index * 31 + self.rounds * 97) % 3000;

@@ -1,4 +1,4 @@
-//! The user-level TCP stack against the kernel's own, over a TAP interface: every byte is checked.
+//! The user-level TCP stack against the kernel's over a TAP interface. Every byte is checked.
 
 mod application;
 mod kernels;
@@ -13,7 +13,7 @@ use rig::{OURS, PATIENCE, PORT, Rig, Seen, ask, connect, patient, send_pattern, 
 use spillway_transport::LostReason;
 use spillway_xdp::FaultsOptions;
 
-/// Nothing happens to frames.
+/// No faults.
 pub const CLEAN: FaultsOptions = FaultsOptions {
     seed: 0,
     loss: 0.0,
@@ -23,7 +23,7 @@ pub const CLEAN: FaultsOptions = FaultsOptions {
     corruption: 0.0,
 };
 
-/// What the stack has seen when all is over, and what must be so however it came.
+/// Stops the rig, checks what must hold in every test, and returns what the stack has seen.
 pub fn ended(rig: Rig) -> Seen {
     let seen = rig.stop();
     assert_eq!(seen.tally.wrong, 0, "{seen:?}");
@@ -31,7 +31,7 @@ pub fn ended(rig: Rig) -> Seen {
     seen
 }
 
-/// What must be so where nothing happened to frames.
+/// Checks what must hold in tests without faults.
 fn assert_undisturbed(seen: &Seen) {
     let counters = &seen.counters;
     assert_eq!(counters.frames_malformed, 0, "{seen:?}");

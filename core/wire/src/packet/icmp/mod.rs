@@ -1,4 +1,4 @@
-//! ICMP as a TCP stack needs it: of IPv4 in [`v4`], of IPv6, with neighbour discovery, in [`v6`].
+//! ICMP as far as a TCP stack needs it: for IPv4 in [`v4`], for IPv6 with neighbour discovery in [`v6`].
 
 pub mod v4;
 pub mod v6;
@@ -6,13 +6,13 @@ pub mod v6;
 use super::checksum::Sum;
 use super::{Layer, PacketError};
 
-/// Kind, code and checksum.
+/// Bytes of type, code and checksum.
 const HEAD_BYTES: usize = 4;
 
-/// Bytes of the shortest message: four more belong to each kind.
+/// Bytes of the shortest message: every type has four bytes after the checksum.
 pub const BYTES_MIN: usize = 8;
 
-/// Checks length and checksum. What every message has, and the rest.
+/// Checks length and checksum. Returns the first [`BYTES_MIN`] bytes and the rest.
 fn open(bytes: &[u8], pseudo: Sum) -> Result<(&[u8; BYTES_MIN], &[u8]), PacketError> {
     let (head, rest) = bytes.split_first_chunk::<BYTES_MIN>().ok_or(PacketError::Truncated(Layer::Icmp))?;
     if pseudo.add_bytes(bytes).finish() != 0 {
@@ -21,14 +21,14 @@ fn open(bytes: &[u8], pseudo: Sum) -> Result<(&[u8; BYTES_MIN], &[u8]), PacketEr
     Ok((head, rest))
 }
 
-/// Writes kind, code and checksum before what is there already.
+/// Writes type, code and checksum before the body, which `out` already holds.
 fn seal(out: &mut [u8], kind: u8, code: u8, pseudo: Sum) {
     out[..HEAD_BYTES].copy_from_slice(&[kind, code, 0, 0]);
     let check = pseudo.add_bytes(out).finish();
     out[2..HEAD_BYTES].copy_from_slice(&check.to_be_bytes());
 }
 
-/// Two numbers as the four bytes of a kind.
+/// Encodes two numbers as the four bytes after the checksum.
 fn pair(high: u16, low: u16) -> [u8; 4] {
     (u32::from(high) << 16 | u32::from(low)).to_be_bytes()
 }

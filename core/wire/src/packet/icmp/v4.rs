@@ -1,4 +1,4 @@
-//! ICMP of IPv4 (RFC 792, RFC 1191).
+//! ICMP for IPv4 (RFC 792, RFC 1191).
 
 use super::super::PacketError;
 use super::super::checksum::Sum;
@@ -9,67 +9,67 @@ const UNREACHABLE: u8 = 3;
 const ECHO_REQUEST: u8 = 8;
 const TIME_EXCEEDED: u8 = 11;
 
-/// The network (code of [`Message::Unreachable`]).
+/// Code of [`Message::Unreachable`]: the network is unreachable.
 pub const CODE_NETWORK: u8 = 0;
-/// The host.
+/// Code of [`Message::Unreachable`]: the host is unreachable.
 pub const CODE_HOST: u8 = 1;
-/// The protocol is not spoken there.
+/// Code of [`Message::Unreachable`]: the host does not support the protocol.
 pub const CODE_PROTOCOL: u8 = 2;
-/// Nobody has the port.
+/// Code of [`Message::Unreachable`]: no program listens on the port.
 pub const CODE_PORT: u8 = 3;
-/// The packet is larger than the next network takes, and may not be cut.
+/// Code of [`Message::Unreachable`]: the packet exceeds the next hop's MTU and must not be fragmented.
 pub const CODE_FRAGMENTATION_NEEDED: u8 = 4;
 
-/// A message.
+/// An ICMP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// Is anybody there?
+    /// An echo request.
     EchoRequest {
-        /// Whose question it is.
+        /// Identifies the sender of the request.
         ident: u16,
-        /// Which of them.
+        /// Number of the request.
         sequence: u16,
-        /// Comes back as it is.
+        /// Data that the reply returns.
         payload: &'a [u8],
     },
-    /// The answer.
+    /// An echo reply; its fields equal those of the request.
     EchoReply {
-        /// As in the question.
+        /// Identifies the sender of the request.
         ident: u16,
-        /// As in the question.
+        /// Number of the request.
         sequence: u16,
-        /// As in the question.
+        /// Data of the request.
         payload: &'a [u8],
     },
-    /// A packet did not arrive.
+    /// A packet could not be delivered.
     Unreachable {
-        /// Why.
+        /// The cause, for example [`CODE_PORT`].
         code: u8,
-        /// With [`CODE_FRAGMENTATION_NEEDED`]: what the next network takes, bytes; 0 from routers older than RFC 1191.
+        /// With [`CODE_FRAGMENTATION_NEEDED`]: the next hop's MTU, in bytes; 0 from routers older than RFC 1191.
         next_hop_mtu: u16,
-        /// How the packet began: for [`parse_quoted`](super::super::ipv4::Header::parse_quoted).
+        /// The beginning of that packet: for [`parse_quoted`](super::super::ipv4::Header::parse_quoted).
         inner: &'a [u8],
     },
-    /// A packet had no hops left, or its fragments did not arrive.
+    /// A packet had no hops left, or some of its fragments did not arrive in time.
     TimeExceeded {
-        /// Which of the two.
+        /// 0: no hops left; 1: fragments missing.
         code: u8,
-        /// How the packet began.
+        /// The beginning of that packet.
         inner: &'a [u8],
     },
-    /// Anything else.
+    /// A message of another type.
     Other {
-        /// Its type.
+        /// The type.
         kind: u8,
-        /// Its code.
+        /// The code.
         code: u8,
-        /// What follows the checksum.
+        /// The bytes after the checksum.
         body: &'a [u8],
     },
 }
 
 impl<'a> Message<'a> {
-    /// Reads what an IPv4 packet carries.
+    /// Parses the payload of an IPv4 packet.
     pub fn parse(bytes: &'a [u8]) -> Result<Message<'a>, PacketError> {
         let (&[kind, code, _, _, a, b, c, d], rest) = open(bytes, Sum::ZERO)?;
         let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
@@ -95,10 +95,10 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Writes the message with its checksum and returns its length, [`Message::bytes`].
+    /// Emits the message with its checksum; returns its length, [`Message::bytes`].
     ///
     /// # Panics
-    /// When `out` is shorter than that.
+    /// If `out` is shorter than that.
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let out = &mut out[..self.bytes()];
         let (kind, code, four, rest) = match *self {

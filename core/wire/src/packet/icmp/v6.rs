@@ -1,4 +1,4 @@
-//! ICMP of IPv6 (RFC 4443), and of it neighbour discovery (RFC 4861) between two hosts.
+//! ICMP for IPv6 (RFC 4443), with those messages of neighbour discovery (RFC 4861) that hosts exchange.
 
 use core::net::Ipv6Addr;
 
@@ -15,10 +15,10 @@ const ECHO_REPLY: u8 = 129;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 
-/// Nobody has the port (code of [`Message::Unreachable`]).
+/// Code of [`Message::Unreachable`]: no program listens on the port.
 pub const CODE_PORT: u8 = 4;
 
-/// Neighbour discovery counts only with this hop limit: no router has passed it on (RFC 4861 §7.1).
+/// The required hop limit of neighbour discovery: it proves that no router has forwarded the packet (RFC 4861 §7.1).
 pub const NEIGHBOUR_HOP_LIMIT: u8 = 255;
 
 const OPTION_SOURCE_MAC: u8 = 1;
@@ -30,82 +30,82 @@ const ROUTER: u8 = 0x80;
 const SOLICITED: u8 = 0x40;
 const OVERRIDES: u8 = 0x20;
 
-/// A message.
+/// An ICMP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// A packet did not arrive.
+    /// A packet could not be delivered.
     Unreachable {
-        /// Why.
+        /// The cause, for example [`CODE_PORT`].
         code: u8,
-        /// How the packet began.
+        /// The beginning of that packet.
         inner: &'a [u8],
     },
-    /// A packet is larger than the next network takes.
+    /// A packet exceeds the next hop's MTU.
     PacketTooBig {
-        /// What it takes, bytes.
+        /// The MTU, in bytes.
         mtu: u32,
-        /// How the packet began.
+        /// The beginning of that packet.
         inner: &'a [u8],
     },
-    /// A packet had no hops left, or its fragments did not arrive.
+    /// A packet had no hops left, or some of its fragments did not arrive in time.
     TimeExceeded {
-        /// Which of the two.
+        /// 0: no hops left; 1: fragments missing.
         code: u8,
-        /// How the packet began.
+        /// The beginning of that packet.
         inner: &'a [u8],
     },
-    /// Is anybody there?
+    /// An echo request.
     EchoRequest {
-        /// Whose question it is.
+        /// Identifies the sender of the request.
         ident: u16,
-        /// Which of them.
+        /// Number of the request.
         sequence: u16,
-        /// Comes back as it is.
+        /// Data that the reply returns.
         payload: &'a [u8],
     },
-    /// The answer.
+    /// An echo reply; its fields equal those of the request.
     EchoReply {
-        /// As in the question.
+        /// Identifies the sender of the request.
         ident: u16,
-        /// As in the question.
+        /// Number of the request.
         sequence: u16,
-        /// As in the question.
+        /// Data of the request.
         payload: &'a [u8],
     },
-    /// Who has this address?
+    /// Asks for the Ethernet address of an IPv6 address.
     NeighbourSolicitation {
-        /// The address; not a group's.
+        /// The IPv6 address; not a multicast address.
         target: Ipv6Addr,
-        /// Who asks.
+        /// Ethernet address of the sender.
         source_mac: Option<Mac>,
     },
-    /// This card has the address.
+    /// Tells the Ethernet address of an IPv6 address.
     NeighbourAdvertisement {
-        /// The address; not a group's.
+        /// The IPv6 address; not a multicast address.
         target: Ipv6Addr,
-        /// The card.
+        /// Ethernet address of the target.
         target_mac: Option<Mac>,
-        /// It is a router's.
+        /// The sender is a router.
         router: bool,
-        /// It was asked for.
+        /// The advertisement answers a solicitation.
         solicited: bool,
-        /// It counts more than what was known.
+        /// The receiver shall replace an address that it has cached.
         overrides: bool,
     },
-    /// Anything else.
+    /// A message of another type.
     Other {
-        /// Its type.
+        /// The type.
         kind: u8,
-        /// Its code.
+        /// The code.
         code: u8,
-        /// What follows the checksum.
+        /// The bytes after the checksum.
         body: &'a [u8],
     },
 }
 
 impl<'a> Message<'a> {
-    /// Reads what an IPv6 packet carries. `pseudo` is the pseudo-header's sum. Of neighbour discovery the caller
-    /// checks [`NEIGHBOUR_HOP_LIMIT`].
+    /// Parses the payload of an IPv6 packet. `pseudo` is the pseudo-header's sum. For neighbour discovery the caller must
+    /// check [`NEIGHBOUR_HOP_LIMIT`].
     pub fn parse(bytes: &'a [u8], pseudo: Sum) -> Result<Message<'a>, PacketError> {
         let (&[kind, code, _, _, a, b, c, d], rest) = open(bytes, pseudo)?;
         let (ident, sequence) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
@@ -151,11 +151,11 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Writes the message with its checksum and returns its length, [`Message::bytes`]. `pseudo` is the
-    /// pseudo-header's sum for that length.
+    /// Emits the message with its checksum; returns its length, [`Message::bytes`]. `pseudo` is the pseudo-header's sum for
+    /// that length.
     ///
     /// # Panics
-    /// When `out` is shorter than that.
+    /// If `out` is shorter than that.
     pub fn emit(&self, out: &mut [u8], pseudo: Sum) -> usize {
         let out = &mut out[..self.bytes()];
         let (_, after) = out.split_at_mut(HEAD_BYTES);
@@ -204,13 +204,14 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The group that is asked for the card of an address (RFC 4291 §2.7.1).
+/// The solicited-node multicast address of an address (RFC 4291 §2.7.1).
 pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     Ipv6Addr::from([0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
 }
 
-/// The address, and the first option of that kind. Every option must have a length (RFC 4861 §7.1.1).
+/// Parses the target and the first Ethernet address in an option of kind `wanted`. An option of length 0 is an error (RFC
+/// 4861 §7.1.1).
 fn neighbour(bytes: &[u8], wanted: u8) -> Result<(Ipv6Addr, Option<Mac>), PacketError> {
     let (target, mut rest) = bytes.split_first_chunk::<16>().ok_or(PacketError::Truncated(Layer::Icmp))?;
     let target = Ipv6Addr::from(*target);
@@ -310,7 +311,7 @@ mod tests {
         assert_eq!(group, address("ff02::1:ff12:3456"));
     }
 
-    /// A solicitation with other options than ours.
+    /// The Ethernet address in a solicitation with these options.
     fn with_options(options: &[u8]) -> Result<Option<Mac>, PacketError> {
         let mut bytes = [&[0; 8][..], &address("fe80::2").octets(), options].concat();
         let pseudo = pseudo(bytes.len());

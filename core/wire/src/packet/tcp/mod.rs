@@ -1,4 +1,4 @@
-//! TCP segments (RFC 9293 §3.1): the header. What options it has is in [`options`].
+//! Headers of TCP segments (RFC 9293 §3.1); their options are in [`options`].
 
 pub mod options;
 
@@ -12,12 +12,12 @@ use super::{Layer, PacketError};
 
 /// Bytes of a header without options.
 pub const HEADER_BYTES: usize = 20;
-/// Bytes of a header with all options there is room for.
+/// Bytes of the longest header, with 40 bytes of options.
 pub const HEADER_BYTES_MAX: usize = 60;
 
-/// Bytes of a header that has timestamps and nothing else.
+/// Bytes of a header with timestamps as its only option.
 const TIMESTAMPS_HEADER_BYTES: usize = HEADER_BYTES + options::ONLY_TIMESTAMPS_BYTES;
-/// Where the checksum is in a header.
+/// Offset of the checksum in a header.
 const CHECK_AT: usize = 16;
 
 /// The control bits.
@@ -25,23 +25,23 @@ const CHECK_AT: usize = 16;
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// None of them.
+    /// No control bit.
     pub const NONE: Flags = Flags(0);
-    /// No more bytes in this direction.
+    /// The sender sends no more data.
     pub const FIN: Flags = Flags(0x01);
-    /// The stream's number begins here.
+    /// The sequence number is the initial one.
     pub const SYN: Flags = Flags(0x02);
-    /// The connection is no more.
+    /// Resets the connection.
     pub const RST: Flags = Flags(0x04);
-    /// What was buffered should be delivered.
+    /// Asks the receiver to deliver buffered data.
     pub const PSH: Flags = Flags(0x08);
-    /// The acknowledgement counts.
+    /// The acknowledgement field is valid.
     pub const ACK: Flags = Flags(0x10);
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: Flags = Flags(0x20);
-    /// A packet came marked (RFC 3168).
+    /// A packet with a congestion mark has arrived (RFC 3168).
     pub const ECE: Flags = Flags(0x40);
-    /// The congestion window was reduced (RFC 3168).
+    /// The sender has reduced its congestion window (RFC 3168).
     pub const CWR: Flags = Flags(0x80);
 
     /// Whether all of `others` are set.
@@ -50,7 +50,7 @@ impl Flags {
         self.0 & others.0 == others.0
     }
 
-    /// Whether one of `others` is set.
+    /// Whether any of `others` is set.
     #[inline]
     pub fn intersects(self, others: Flags) -> bool {
         self.0 & others.0 != 0
@@ -98,24 +98,24 @@ pub struct Header {
     pub source: u16,
     /// The receiver's port.
     pub target: u16,
-    /// Of the first byte, or of the SYN.
+    /// Sequence number of the first byte, or of the SYN.
     pub seq: u32,
-    /// The next byte that is expected, if ACK is set.
+    /// Sequence number of the next expected byte; valid only with ACK.
     pub ack: u32,
     /// Control bits.
     pub flags: Flags,
-    /// Bytes that may be sent from `ack` on, before scaling.
+    /// Bytes from `ack` on that the receiver of this segment may send, before scaling.
     pub window: u16,
-    /// Where urgent data ends, from `seq` on, if URG is set.
+    /// Offset from `seq` to the end of urgent data; valid only with URG.
     pub urgent: u16,
     /// Options.
     pub options: Options,
 }
 
 impl Header {
-    /// The header, its length in bytes, and the payload. `pseudo` is the pseudo-header's sum for the whole segment.
-    /// Options that are not known or not well formed are passed over (RFC 9293 MUST-5, 6, 7); the reserved bits are,
-    /// too.
+    /// Parses a segment. Returns the header, its length in bytes with options, and the payload. `pseudo` is the
+    /// pseudo-header's sum for the whole segment. Reserved bits, and unknown or malformed options are ignored (RFC 9293
+    /// MUST-5, 6, 7).
     #[inline]
     pub fn parse(segment: &[u8], pseudo: Sum) -> Result<(Header, usize, &[u8]), PacketError> {
         let (mut header, header_bytes) = Header::read(segment)?;
@@ -128,7 +128,7 @@ impl Header {
         Ok((header, header_bytes, payload))
     }
 
-    /// The fixed part, and the header's length, at least [`HEADER_BYTES`].
+    /// Parses the fixed part. Returns the header and its length in bytes with options, at least [`HEADER_BYTES`].
     #[inline]
     fn read(segment: &[u8]) -> Result<(Header, usize), PacketError> {
         let head = segment.first_chunk::<HEADER_BYTES>().ok_or(PacketError::Truncated(Layer::Tcp))?;
@@ -150,18 +150,18 @@ impl Header {
         Ok((header, header_bytes))
     }
 
-    /// Bytes of the header with its options: where the payload begins.
+    /// Bytes of the header with its options, which is the offset of the payload.
     #[inline]
     pub fn header_bytes(&self) -> usize {
         HEADER_BYTES + self.options.bytes()
     }
 
-    /// Writes the header, its options and the checksum before a payload that is there already, from
-    /// [`Header::header_bytes`] on. `pseudo` is the pseudo-header's sum for the whole segment. Returns the segment's
-    /// length, header and payload.
+    /// Emits the header, its options and the checksum before the payload, which `out` already holds from
+    /// [`Header::header_bytes`] on. `pseudo` is the pseudo-header's sum for the whole segment. Returns the segment's length,
+    /// header and payload.
     ///
     /// # Panics
-    /// When `out` is shorter than header and payload: the caller has placed the payload there.
+    /// If `out` is shorter than header and payload.
     #[inline(always)]
     pub fn emit(&self, out: &mut [u8], payload_bytes: usize, pseudo: Sum) -> usize {
         let header_bytes = self.header_bytes();
@@ -178,7 +178,7 @@ impl Header {
         header_bytes + payload_bytes
     }
 
-    /// What nearly every segment has: its length is known here, so that nothing has to be counted.
+    /// Fast path for the header that nearly every segment has: its length is a constant.
     #[inline]
     fn emit_with_timestamps(&self, stamps: Timestamps, out: &mut [u8; TIMESTAMPS_HEADER_BYTES], sum: Sum) {
         let mut head = [0; TIMESTAMPS_HEADER_BYTES];
@@ -189,13 +189,13 @@ impl Header {
         *out = head;
     }
 
-    /// The header without options, the checksum zero.
+    /// The fixed part of the header, with a checksum of zero.
     #[inline]
     fn fixed(&self, header_bytes: usize) -> [u8; HEADER_BYTES] {
         let ([p0, p1], [q0, q1]) = (self.source.to_be_bytes(), self.target.to_be_bytes());
         let ([s0, s1, s2, s3], [a0, a1, a2, a3]) = (self.seq.to_be_bytes(), self.ack.to_be_bytes());
         let ([w0, w1], [u0, u1]) = (self.window.to_be_bytes(), self.urgent.to_be_bytes());
-        // In words of four bytes, in the upper half.
+        // The data offset counts words of four bytes and fills the upper four bits.
         #[expect(clippy::cast_possible_truncation, reason = "at most 60 bytes")]
         let offset = (header_bytes << 2) as u8;
         let flags = self.flags.0;
@@ -203,7 +203,7 @@ impl Header {
     }
 }
 
-/// The first bytes of a segment that an ICMP message quotes: enough to know whose it was (RFC 792).
+/// The first eight bytes of a segment that an ICMP message quotes, which identify its connection (RFC 792).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted {
     /// The sender's port.
@@ -215,7 +215,7 @@ pub struct Quoted {
 }
 
 impl Quoted {
-    /// Reads what is quoted; at least eight bytes of it.
+    /// Parses a quoted segment of at least eight bytes.
     pub fn parse(segment: &[u8]) -> Result<Quoted, PacketError> {
         let [s0, s1, t0, t1, q0, q1, q2, q3] =
             *segment.first_chunk::<8>().ok_or(PacketError::Truncated(Layer::Tcp))?;
@@ -245,7 +245,7 @@ mod tests {
         pseudo_v4(HERE, THERE, 6, bytes as u32)
     }
 
-    /// Makes the checksum right.
+    /// Corrects the checksum.
     fn summed(mut segment: Vec<u8>) -> Vec<u8> {
         segment[CHECK_AT..CHECK_AT + 2].fill(0);
         let check = pseudo(segment.len()).add_bytes(&segment).finish();
@@ -257,7 +257,7 @@ mod tests {
         Header::parse(segment, pseudo(segment.len()))
     }
 
-    /// The SYN that Linux sends.
+    /// A SYN as Linux sends it.
     const SYN: [u8; 40] = [
         0x9c, 0x40, 0x00, 0x50, 0x01, 0x02, 0x03, 0x04, 0x00, 0x00, 0x00, 0x00, 0xa0, 0x02, 0xfa, 0xf0, 0x00,
         0x00, 0x00, 0x00, // MSS 1460, SACK permitted, timestamps, window scale 7

@@ -1,12 +1,12 @@
-//! The options of a TCP header: maximum segment size (RFC 9293 §3.7.1), window scale and timestamps (RFC 7323),
-//! selective acknowledgements (RFC 2018).
+//! TCP options: maximum segment size (RFC 9293 §3.7.1), window scale and timestamps (RFC 7323), selective
+//! acknowledgements (RFC 2018).
 
-/// The largest shift of a window (RFC 7323 §2.3).
+/// The largest shift count of a window (RFC 7323 §2.3).
 pub const WINDOW_SCALE_MAX: u8 = 14;
-/// Blocks that a header has room for.
+/// Maximum number of SACK blocks in a header.
 pub const SACK_BLOCKS_MAX: usize = 4;
 
-/// Room for options in a header.
+/// Maximum bytes of options in a header.
 const BYTES_MAX: usize = 40;
 
 const END: u8 = 0;
@@ -17,22 +17,22 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
-/// How nearly every segment's options begin: two fillers, then timestamps, ten bytes of them.
+/// The beginning of the options of nearly every segment: two NOPs, then timestamps with their length of ten bytes.
 const ONLY_TIMESTAMPS: [u8; 4] = [NOP, NOP, TIMESTAMPS, 10];
-/// Of such options.
+/// Bytes of options that are [`ONLY_TIMESTAMPS`] and the two clocks.
 pub(super) const ONLY_TIMESTAMPS_BYTES: usize = 12;
 
-/// When a segment was sent, and what the newest of the other end says about that.
+/// The timestamps option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timestamps {
     /// The sender's clock (TSval).
     pub value: u32,
-    /// The receiver's clock, as it was last heard (TSecr). Of a meaning only with ACK.
+    /// The receiver's clock as the sender last received it (TSecr). Valid only with ACK.
     pub echo: u32,
 }
 
 impl Timestamps {
-    /// As options of their own.
+    /// The options of a segment that has only timestamps.
     #[inline]
     pub(super) fn only(self) -> [u8; ONLY_TIMESTAMPS_BYTES] {
         let [n0, n1, kind, length] = ONLY_TIMESTAMPS;
@@ -41,7 +41,7 @@ impl Timestamps {
     }
 }
 
-/// Blocks of bytes that came out of order: the first byte's number, and that after the last.
+/// SACK blocks: received ranges, from the sequence number of the first byte to that after the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SackBlocks {
     blocks: [(u32, u32); SACK_BLOCKS_MAX],
@@ -49,7 +49,7 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// Adds a block behind the others. A fifth is left out: a header has no room for it.
+    /// Appends a block. More than [`SACK_BLOCKS_MAX`] blocks do not fit into a header and are dropped.
     pub fn push(&mut self, left: u32, right: u32) {
         if let Some(block) = self.blocks.get_mut(usize::from(self.count)) {
             *block = (left, right);
@@ -63,39 +63,39 @@ impl SackBlocks {
         &self.blocks[..usize::from(self.count)]
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 }
 
-/// The options that are known. Absent ones, malformed ones and unknown ones are the same.
+/// The supported options. A malformed option counts as absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The largest segment the sender takes, in bytes after the headers. Not 0: that is as good as absent. With SYN.
+    /// The largest segment that the sender accepts, in bytes after the fixed headers. 0 counts as absent. Only with SYN.
     pub mss: Option<u16>,
-    /// By how much the sender's windows are shifted, at most [`WINDOW_SCALE_MAX`]. With SYN.
+    /// Shift count of the sender's windows, at most [`WINDOW_SCALE_MAX`]. Only with SYN.
     pub window_scale: Option<u8>,
-    /// The sender understands SACK. With SYN.
+    /// The sender supports SACK. Only with SYN.
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
-    /// Blocks that came out of order.
+    /// SACK blocks.
     pub sack: SackBlocks,
 }
 
 impl Options {
-    /// Reads what is between the fixed part of a header and the payload. Unknown options are passed over by their
-    /// length; an impossible length ends the options, and the segment counts without them (RFC 9293 MUST-6, MUST-7).
-    /// Of an option that is there twice the last counts.
+    /// Parses the bytes between the fixed part of a header and the payload. Unknown options are skipped by their length; an
+    /// invalid length ends the options, and those before it remain valid (RFC 9293 MUST-6, MUST-7). If an option occurs
+    /// twice, the last one counts.
     pub fn parse(bytes: &[u8]) -> Options {
         let mut options = Options::default();
         options.read_all(bytes);
         options
     }
 
-    /// Into options that are all absent.
+    /// Parses the bytes into `self`, whose options must all be absent.
     #[inline]
     pub(super) fn read_all(&mut self, bytes: &[u8]) {
         if let [n0, n1, kind, length, v0, v1, v2, v3, e0, e1, e2, e3] = *bytes
@@ -120,14 +120,14 @@ impl Options {
                         self.read(kind, value);
                         after
                     }
-                    // Below its own two bytes, or beyond the header.
+                    // The length is below 2, or beyond the header.
                     _ => return,
                 },
             };
         }
     }
 
-    /// One option, without kind and length. With another length than its own it is unknown.
+    /// Parses the value of one option. An option of a wrong length counts as unknown.
     fn read(&mut self, kind: u8, value: &[u8]) {
         match (kind, value) {
             (MSS, &[high, low]) => {
@@ -153,7 +153,7 @@ impl Options {
         }
     }
 
-    /// Bytes of the options with their fillers, a multiple of four, at most 40.
+    /// Bytes of the options with their NOPs: a multiple of four, at most 40.
     #[inline]
     pub fn bytes(&self) -> usize {
         if self.only_timestamps().is_some() {
@@ -166,7 +166,7 @@ impl Options {
         }
     }
 
-    /// As many blocks as there is room for: with timestamps three, alone four.
+    /// The SACK blocks that fit into a header: three with timestamps, four without other options.
     #[inline]
     pub fn sack_fitting(&self) -> &[(u32, u32)] {
         let blocks = self.sack.as_slice();
@@ -185,14 +185,14 @@ impl Options {
         }
     }
 
-    /// What nearly every segment has, if this is one of those.
+    /// The timestamps if they are the only option, which is the case in nearly every segment.
     #[inline]
     pub(super) fn only_timestamps(&self) -> Option<Timestamps> {
         let others = self.mss.is_some() | self.window_scale.is_some() | self.sack_permitted;
         if others | !self.sack.is_empty() { None } else { self.timestamps }
     }
 
-    /// Writes the options in Linux's order: what a middlebox has seen a million times it lets through.
+    /// Writes the options in the order that Linux uses, because middleboxes are known to forward it.
     #[inline]
     pub(super) fn emit(&self, out: &mut [u8]) {
         let mut out = Writer(out);
@@ -200,7 +200,7 @@ impl Options {
             let [high, low] = mss.to_be_bytes();
             out.put([MSS, 4, high, low]);
         }
-        // With timestamps the two bytes that say SACK is understood replace their fillers.
+        // The two bytes of SACK-permitted replace the two NOPs before timestamps.
         match (self.timestamps, self.sack_permitted) {
             (Some(timestamps), permitted) => {
                 out.put(if permitted { [SACK_PERMITTED, 2, TIMESTAMPS, 10] } else { ONLY_TIMESTAMPS });
@@ -226,11 +226,11 @@ impl Options {
     }
 }
 
-/// Writes words of four bytes, one after the other.
+/// Writes words of four bytes in sequence.
 struct Writer<'a>(&'a mut [u8]);
 
 impl Writer<'_> {
-    /// What does not fit is left out; [`Options::bytes`] has counted the same words before.
+    /// Drops a word that does not fit, which cannot happen: [`Options::bytes`] counts the same words.
     #[inline]
     fn put(&mut self, word: [u8; 4]) {
         if let Some((place, rest)) = core::mem::take(&mut self.0).split_first_chunk_mut::<4>() {
@@ -249,7 +249,7 @@ pub(super) mod tests {
     use super::*;
 
     impl Options {
-        /// What of the options a header has room for.
+        /// The options that fit into a header.
         pub(in super::super) fn fitting(&self) -> Options {
             let mut fitting = Options { sack: SackBlocks::default(), ..*self };
             self.sack_fitting().iter().for_each(|(left, right)| fitting.sack.push(*left, *right));

@@ -1,4 +1,4 @@
-//! The thread that has the link: it passes on what comes, and says what it is given.
+//! The link thread's end of a carrier: posts its input to the session's thread, and sends what that thread posts back.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::{CONTROL_BYTES, CONTROL_BYTES_MAX, Held};
 use crate::threads::{CarrierName, Ledger, Post, What, Words};
 
 impl Links {
-    /// A session's first words came. Whether they are another thread's business, and on their way there.
+    /// Posts a session's opening message if another thread owns the session. Returns whether it was posted.
     pub(in crate::links) fn post_words(
         &mut self,
         carrier: CarrierName,
@@ -41,10 +41,10 @@ impl Links {
         true
     }
 
-    /// Bytes came on a connection that may carry another thread's session.
+    /// Posts data of a connection, if it carries another thread's session.
     pub(in crate::links) fn post_bytes(&mut self, carrier: CarrierName, bytes: &[u8]) {
         let Some(member) = &mut self.member else { return };
-        // Many small pieces of one client go as one.
+        // Successive small pieces of one client become one post.
         if let Some(held) = member.held.get_mut(&carrier)
             && let Some(Post { carrier: last, what: What::Bytes(gathered), .. }) =
                 member.out.get_mut(&held.owner).and_then(|posts| posts.last_mut())
@@ -61,7 +61,7 @@ impl Links {
         self.pass_on(carrier, What::Bytes(bytes.to_vec()), bytes.len() as u64);
     }
 
-    /// And a control message.
+    /// Posts a control message of a connection, if it carries another thread's session.
     pub(in crate::links) fn post_control(&mut self, carrier: CarrierName, control: Control) {
         self.pass_on(carrier, What::Heard(control), CONTROL_BYTES);
         if matches!(control, Control::Close(_)) {
@@ -87,7 +87,7 @@ impl Links {
         self.member.as_ref().is_some_and(|member| member.held.contains_key(&carrier))
     }
 
-    /// A carrier brings more than may be under way: its session is to come by another one.
+    /// Closes a carrier with more posted input than is allowed. Its session waits for another carrier.
     fn drop_held(&mut self, carrier: CarrierName) {
         if self.lose_held(carrier) {
             let (link, id) = carrier;
@@ -95,7 +95,7 @@ impl Links {
         }
     }
 
-    /// A connection is lost, with its link perhaps. Whether it carried another thread's session.
+    /// Detaches another thread's session from a connection that is lost or will be closed. Returns whether there was one.
     pub(in crate::links) fn lose_held(&mut self, carrier: CarrierName) -> bool {
         let Some(member) = &mut self.member else { return false };
         let is_held = member.pass_on(carrier, What::Lost, 0, u64::MAX).is_some();
@@ -103,7 +103,7 @@ impl Links {
         is_held
     }
 
-    /// A connection's id is free when both ends have closed it.
+    /// Forgets a carrier that both ends have closed: its id is free.
     fn forget_if_over(&mut self, (link, id): CarrierName) {
         let is_over = self.table.get(link).is_none_or(|entry| entry.end.info(id).is_none());
         if is_over && let Some(member) = &mut self.member {
@@ -111,7 +111,7 @@ impl Links {
         }
     }
 
-    /// What the session's thread has for one of our connections.
+    /// Carries out a post of a session's thread on one of this thread's connections.
     pub(super) fn serve_post(&mut self, post: Post) {
         let (carrier, (link, id)) = (post.carrier, post.carrier);
         let Some(held) = self.member.as_mut().and_then(|member| member.held.get_mut(&carrier)) else {
@@ -125,7 +125,7 @@ impl Links {
                 held.waiting.extend(bytes);
                 self.pass_waiting(carrier);
             }
-            // These come after all bytes.
+            // *finish* and *close* are sent after all data.
             What::Say(control @ (Control::Finish(_) | Control::Close(_))) if !held.waiting.is_empty() => {
                 held.end.push(control);
             }
@@ -159,7 +159,7 @@ impl Links {
         }
     }
 
-    /// Gives a connection what waits for it. Whether it carries another thread's session.
+    /// Composes data that waits for room on a connection. Returns whether the connection carries another thread's session.
     pub(in crate::links) fn pass_waiting(&mut self, carrier: CarrierName) -> bool {
         let (link, id) = carrier;
         let Some(member) = &mut self.member else { return false };
@@ -192,7 +192,7 @@ impl Links {
         true
     }
 
-    /// Hands this turn's posts over.
+    /// Puts this turn's posts into the mailboxes of their threads.
     pub(in crate::links) fn hand_over(&mut self) {
         let Some(member) = &mut self.member else { return };
         let mut absent = Vec::new();
@@ -200,7 +200,7 @@ impl Links {
             if posts.is_empty() || member.put(thread, &mut posts).is_ok() {
                 continue;
             }
-            // That thread's sessions are gone, as their clients will hear when they come by another carrier.
+            // The thread has left, and its sessions are gone. Their clients learn this on another carrier.
             absent.extend(member.held.iter().filter(|(_, held)| held.owner == thread).map(|(name, _)| *name));
             member.held.retain(|_, held| held.owner != thread);
         }

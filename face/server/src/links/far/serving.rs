@@ -1,4 +1,4 @@
-//! The thread that has the session, and whose carrier is elsewhere.
+//! The session thread's end of a carrier on another thread's link.
 
 use spillway_batch::{Control, Kind, RefuseReason};
 use spillway_transport::Time;
@@ -10,13 +10,14 @@ use crate::event::Event;
 use crate::threads::{CarrierName, Post, What, Words};
 
 impl Links {
-    /// Whether this thread may begin the session that these first words speak of. The directory names it then.
+    /// Whether this thread may handle an opening message. For a *connect*, the directory then names this thread as the
+    /// session's owner.
     pub(in crate::links) fn claims(&mut self, kind: Kind, session: SessionId) -> bool {
         let Some(member) = &mut self.member else { return true };
         if kind != Kind::Connect || self.sessions.knows(session) {
             return true;
         }
-        // Sessions that have been forgotten meanwhile leave the directory, two for each one that comes.
+        // For each new session check two old claims: forgotten sessions leave the directory.
         for _ in 0..2 {
             if let Some(claimed) = member.claims.pop_front() {
                 if self.sessions.knows(claimed) {
@@ -33,7 +34,7 @@ impl Links {
         true
     }
 
-    /// First words have been looked at: whether they began a session or not, the directory is right.
+    /// Removes the session of a handled opening message from the directory, if the message has opened no session.
     pub(in crate::links) fn settle_claim(&mut self, session: SessionId) {
         if let Some(member) = &mut self.member
             && !self.sessions.knows(session)
@@ -45,7 +46,7 @@ impl Links {
         }
     }
 
-    /// Something is to be said on a carrier, here or elsewhere.
+    /// Carries out `what` on a carrier, or posts it to the thread of the carrier's link.
     pub(in crate::links) fn on_carrier(&mut self, carrier: CarrierName, serial: u64, what: What) {
         let (link, id) = carrier;
         if link.thread != self.table.thread() {
@@ -59,13 +60,13 @@ impl Links {
             What::Say(control) => entry.end.say(id, control),
             What::Refuse(reason) => entry.end.refuse(id, reason),
             What::Leave(reason) => entry.end.close(id, reason),
-            // Bytes go by their own way.
+            // Data is sent by `transmit_sessions`.
             _ => {}
         });
     }
 
-    /// Takes what other threads have posted: what is for our links is done at once, what is for our sessions is put into
-    /// the buffer, to be [decomposed](Links::decompose).
+    /// Takes the posts of other threads: carries out those for this thread's links, and puts the input of this thread's
+    /// sessions into the buffer, to be [decomposed](Links::decompose). Returns the number of bytes in the buffer.
     pub(in crate::links) fn receive_mail(&mut self, buffer: &mut [u8]) -> usize {
         let Some(member) = &mut self.member else { return 0 };
         if member.taken.is_empty() {
@@ -114,7 +115,7 @@ impl Links {
         used
     }
 
-    /// Takes the next event off the front of what was posted.
+    /// As [`decompose`](Links::decompose), for a buffer that [`receive_mail`](Self::receive_mail) has filled.
     pub(in crate::links) fn decompose_mail<'a>(
         &mut self,
         now: Time,
@@ -150,7 +151,7 @@ impl Links {
 
     fn posted_words(&mut self, now: Time, carrier: CarrierName, words: Words) -> Option<Event<'static>> {
         let Words { role, kind, client, opening, ledger } = words;
-        // It was forgotten here, and has begun elsewhere since: the client comes again, and meets it there.
+        // This thread has forgotten the session, and another one has claimed it since. The client tries again.
         if !self.claims(kind, opening.session) {
             self.on_carrier(carrier, ledger.serial, What::Refuse(RefuseReason::Unavailable));
             return None;
@@ -178,7 +179,7 @@ mod tests {
             let session = SessionId([number; 16]);
             assert!(links.claims(Kind::Connect, session));
             assert_eq!(threads.owner(session), Some(0));
-            // The table did not take it: the words were forged, or it is full.
+            // As if the table had refused the opening message: it was forged, or the table is full.
             links.settle_claim(session);
             assert_eq!(threads.owner(session), None);
             assert!(links.claims(Kind::Reconnect, session), "to be told that it is gone");
