@@ -1,4 +1,4 @@
-//! Gives the shared library the name under which programs ask for it: one for each ABI that is not compatible.
+//! Sets the soname of the shared library, which changes with each incompatible change of the ABI.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

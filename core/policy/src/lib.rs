@@ -21,12 +21,12 @@ pub mod window;
 mod choice;
 mod gauge;
 mod lots;
+mod relief_override;
 mod shedding;
-mod word;
 
 pub use activation::{Activation, ActivationSettings, Carrier, Member, Order};
 pub use choice::{ASKED_DEFAULT, ASKED_MAX, Choice, Decision};
 pub use gauge::{Capacity, Gauge, Used};
 pub use release::{Release, ReleaseSettings, Sample};
+pub use relief_override::{CurrentOverride, Override};
 pub use shedding::{Shedding, SheddingSettings};
-pub use word::{Standing, Word};

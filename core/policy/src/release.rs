@@ -6,7 +6,7 @@
 //! helped server, because batches hide the cost of packets. While sessions return, looks may stop the release; when load
 //! comes back soon afterwards, the next release waits longer.
 
-mod looks;
+mod schedule;
 
 use core::fmt;
 use core::time::Duration;
@@ -14,10 +14,10 @@ use core::time::Duration;
 use spillway_parts::Random;
 use spillway_transport::Time;
 
-pub use looks::Looks;
+pub use schedule::ReleaseSchedule;
 
 use crate::limiter::Limiter;
-use crate::word::Word;
+use crate::relief_override::Override;
 
 /// When to release sessions, and how carefully.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Default for ReleaseSettings {
     }
 }
 
-/// Measurements of a server since the last look. Looks are about 250 ms apart, less than clients take to move, because
+/// Measurements of a server since the last look. ReleaseSchedule are about 250 ms apart, less than clients take to move, because
 /// otherwise the rate at which help began would be missed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
@@ -189,7 +189,7 @@ const COST_REQUESTS_MIN: u64 = 100;
 pub struct Release {
     settings: ReleaseSettings,
     random: Random,
-    word: Word,
+    word: Override,
     last_look: Time,
     /// Rates of the last looks with hardly any helped requests: a ring buffer.
     rates: [u64; RATES],
@@ -219,7 +219,7 @@ impl Release {
         Release {
             settings,
             random: Random::new(seed),
-            word: Word::Auto,
+            word: Override::Auto,
             last_look: now,
             rates: [0; RATES],
             next_rate: 0,
@@ -239,7 +239,7 @@ impl Release {
     }
 
     /// Sets the operator's override: *on* keeps all sessions helped, *off* sends all back from the next look on.
-    pub fn say(&mut self, word: Word) {
+    pub fn say(&mut self, word: Override) {
         self.word = word;
         self.low_since = None;
         self.draining = None;
@@ -255,10 +255,10 @@ impl Release {
             (self.low_for, self.changed_at) = ((self.low_for / 2).max(self.settings.low_for), now);
         }
         match self.word {
-            Word::On => {}
-            Word::Off => self.drain(&sample),
-            Word::Auto if self.draining.is_some() => self.go_on(now, per_s, &sample),
-            Word::Auto => self.consider(now, per_s, &sample),
+            Override::On => {}
+            Override::Off => self.drain(&sample),
+            Override::Auto if self.draining.is_some() => self.go_on(now, per_s, &sample),
+            Override::Auto => self.consider(now, per_s, &sample),
         }
     }
 
@@ -380,7 +380,7 @@ impl Release {
             }
             None => {}
         }
-        if self.word == Word::Off && self.draining.as_ref().is_some_and(|(left, _)| *left == 0) {
+        if self.word == Override::Off && self.draining.as_ref().is_some_and(|(left, _)| *left == 0) {
             self.draining = None; // the next look sends back those that are still helped
         }
     }

@@ -4,7 +4,7 @@ mod trace;
 
 use std::time::Duration;
 
-use spillway_policy::{ActivationSettings, Carrier, Word};
+use spillway_policy::{ActivationSettings, Carrier, Override};
 use trace::{Group, MS, US};
 
 const CALM: Duration = Duration::from_micros(200);
@@ -322,20 +322,20 @@ fn the_operators_word_overrides_everything_at_any_time() {
     for seed in 0..10 {
         let mut group = Group::new(50, 40, ActivationSettings::default(), seed);
         group.run(1_000, always(CALM));
-        group.say(Word::On, None);
+        group.say(Override::On, None);
         group.run(2_000, always(CALM));
         assert_eq!(group.helped(), 50, "helped although nobody is late");
         group.run(8_000, |_, carrier| Some(if carrier == Carrier::Helped { 50 * MS } else { CALM }));
         assert_eq!(group.helped(), 50, "and although it is of no use");
-        group.say(Word::Off, None);
+        group.say(Override::Off, None);
         // The override comes at different stages.
         group.run(8_000 + 137 * seed, always(CALM));
         group.run(20_000, always(50 * MS));
         assert_eq!(group.helped(), 0, "nobody is helped although all are late");
-        group.say(Word::Auto, None);
+        group.say(Override::Auto, None);
         group.run_queue(30_000, |_| 1.5);
         assert_eq!(group.helped(), 50, "and then policies decide");
-        group.say(Word::Off, Some(Duration::from_secs(5)));
+        group.say(Override::Off, Some(Duration::from_secs(5)));
         group.run_queue(34_900, |_| 1.5);
         assert_eq!(group.helped(), 0);
         group.run_queue(38_000, |_| 1.5);
@@ -346,7 +346,7 @@ fn the_operators_word_overrides_everything_at_any_time() {
 
 #[test]
 fn who_joins_while_no_helper_is_known_follows_the_group_when_there_is_one() {
-    for word in [Word::Auto, Word::On] {
+    for word in [Override::Auto, Override::On] {
         let mut group = group(50);
         group.run_queue(2_000, |_| 0.6);
         group.say(word, None);

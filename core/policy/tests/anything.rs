@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use spillway_policy::{Activation, ActivationSettings, Carrier, Member, Order, Word};
+use spillway_policy::{Activation, ActivationSettings, Carrier, Member, Order, Override};
 use spillway_transport::Time;
 
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +108,7 @@ impl Model {
             }
             Told::Helpers(available) => self.activation.helpers(available),
             Told::Say(word, ms) => {
-                let word = [Word::Auto, Word::On, Word::Off][usize::from(word)];
+                let word = [Override::Auto, Override::On, Override::Off][usize::from(word)];
                 self.activation.say(now, word, ms.map(Duration::from_millis));
             }
             Told::Pass(ms) => self.pass(ms),

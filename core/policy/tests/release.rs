@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillway_policy::Word;
+use spillway_policy::Override;
 use spillway_policy::release::{Release, ReleaseNotice, ReleaseSettings, Sample, Stop};
 use spillway_transport::Time;
 
@@ -190,10 +190,10 @@ fn a_capacity_may_be_given_and_without_any_measure_only_quiet_is_low() {
 #[test]
 fn the_operators_word_overrides_it() {
     let mut server = Server::after_a_burst();
-    server.release.say(Word::On);
+    server.release.say(Override::On);
     server.run(100, 100, LOW, None);
     assert_eq!(server.helped, 200);
-    server.release.say(Word::Off);
+    server.release.say(Override::Off);
     server.run(10, 15_000, HIGH, Some(100));
     assert_eq!(server.helped, 0);
     server.helped = 5;

@@ -39,8 +39,8 @@ pub struct ServiceStatus {
     pub server: SocketAddr,
     /// Whether clients are taken.
     pub listening: bool,
-    /// The operator's word on it.
-    pub relief: spillway_policy::Standing,
+    /// The operator's override on it.
+    pub relief: spillway_policy::CurrentOverride,
     /// It takes no more clients: what has become of those it had.
     pub drained: Option<Drained>,
     /// It is no longer configured, and goes with its last client.

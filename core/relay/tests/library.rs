@@ -9,7 +9,7 @@ use spillway_batch::{
     CloseReason, Connect, Control, Encryption, Fresh, Id, KeyId, Kind, Limits, LinkError, OpenerConfig,
     OpenerEvent, OpenerLink, Opening, PolicyKind, Reconnect, RefuseReason, Role, Scratch,
 };
-use spillway_policy::Word;
+use spillway_policy::Override;
 use spillway_relay::{Config, Cut, Notice};
 use spillway_transport::{Application, Conn, Event, LostReason};
 use spillway_wire::session::{Position, SessionId};
@@ -446,7 +446,7 @@ fn without_relief_library_clients_go_and_plain_ones_stay_until_the_word_is_over(
     let (mut client, mut late) = (Client::new(&mut world), Client::new(&mut world));
     client.open();
     client.exchange(&mut world).unwrap();
-    let (second, off) = (Duration::from_secs(1), (Word::Off, Some(Duration::from_secs(60))));
+    let (second, off) = (Duration::from_secs(1), (Override::Off, Some(Duration::from_secs(60))));
     assert!(!world.relay.say(world.now, "no such service", off, second, &mut world.wires));
     assert!(world.relay.say(world.now, "cache", off, second, &mut world.wires));
     late.open();

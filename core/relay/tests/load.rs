@@ -113,7 +113,7 @@ fn who_cannot_take_clients_says_so() {
     assert!(load(&mut world, None).draining);
 
     let mut world = World::new(config());
-    let (now, off) = (world.now, (spillway_policy::Word::Off, None));
+    let (now, off) = (world.now, (spillway_policy::Override::Off, None));
     world.relay.say(now, "cache", off, Duration::ZERO, &mut world.wires);
     assert!(load(&mut world, None).draining, "the operator wants no relief");
 

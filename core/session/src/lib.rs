@@ -8,7 +8,7 @@
 //! [`ClientSession`] is the client's end, which creates and moves a session; [`Sessions`] is a server's table of the other
 //! ends; [`Port`] adds to that table what each session has to send, and is what server drivers use. Both ends are built
 //! on `Stream`: both directions and how they close. A [`Driver`] is a client's session with its carriers: [`Routes`] choose
-//! the link port to try, and a [`Vigil`] decides when a carrier has been silent for too long.
+//! the link port to try, and a [`CarrierMonitor`] decides when a carrier has been silent for too long.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -26,6 +26,7 @@ mod identity;
 mod incoming;
 mod last;
 mod memory;
+mod monitor;
 mod opened;
 mod outgoing;
 mod port;
@@ -33,7 +34,6 @@ mod routes;
 mod slots;
 mod stream;
 mod table;
-mod vigil;
 
 pub use carriers::{OnOpenerLink, OnServerLink};
 pub use client::{CarrierError, ClientEvent, ClientSession};
@@ -42,10 +42,10 @@ pub use driver::{
     SessionSettings,
 };
 pub use expired::Expired;
+pub use monitor::{CarrierMonitor, Doubt, Patience};
 pub use opened::{Opened, Order};
 pub use port::{Heard, Placement, Port};
 pub use routes::{Attempt, Pace, Routes};
 pub use slots::SessionHandle;
 pub use stream::{Carrier, StreamEvent, StreamLimits};
-pub use table::{FirstWords, SessionInfo, Sessions, TableLimits};
-pub use vigil::{Doubt, Patience, Vigil};
+pub use table::{OpeningMessage, SessionInfo, Sessions, TableLimits};

@@ -24,7 +24,7 @@ use crate::expired::Expired;
 use crate::opened::Opened;
 use crate::slots::SessionHandle;
 use crate::stream::{Carrier, StreamEvent};
-use crate::table::{FirstWords, SessionInfo, Sessions, TableLimits};
+use crate::table::{OpeningMessage, SessionInfo, Sessions, TableLimits};
 
 /// The effects of a session's control message on the driver.
 #[derive(Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl<C: Copy + PartialEq> Port<C> {
 
     /// A session begins or continues on a carrier on a link of this role: see [`Sessions::open`]. A session that continues
     /// is [dirty](Self::poll_dirty) afterwards.
-    pub fn open(&mut self, now: Time, ring: &KeyRing, words: &FirstWords<C>, role: Role) -> Opened<C> {
+    pub fn open(&mut self, now: Time, ring: &KeyRing, words: &OpeningMessage<C>, role: Role) -> Opened<C> {
         let opened = self.table.open(now, ring, words);
         match &opened {
             Opened::New { session, .. } => {

@@ -127,7 +127,7 @@ impl<C> Session<C> {
 
 /// An opening message with its carrier and kind of frame.
 #[derive(Clone, Copy, Debug)]
-pub struct FirstWords<C> {
+pub struct OpeningMessage<C> {
     /// The carrier.
     pub carrier: C,
     /// *connect* or *reconnect*.
@@ -154,7 +154,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
     }
 
     /// A session begins or continues on a carrier. The caller has checked that the link may carry this client's address.
-    pub fn open(&mut self, now: Time, ring: &KeyRing, words: &FirstWords<C>) -> Opened<C> {
+    pub fn open(&mut self, now: Time, ring: &KeyRing, words: &OpeningMessage<C>) -> Opened<C> {
         self.pass(now);
         let Some(key) = ring.find(Role::Client, words.opening.key) else {
             return Opened::Refused(RefuseReason::Forbidden);
@@ -166,7 +166,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         }
     }
 
-    fn begin(&mut self, now: Time, key: &Key, words: &FirstWords<C>) -> Opened<C> {
+    fn begin(&mut self, now: Time, key: &Key, words: &OpeningMessage<C>) -> Opened<C> {
         let opening = &words.opening;
         let identity = Identity::new(key, opening.session);
         if !identity.proves(opening, words.kind, words.client) {
@@ -196,7 +196,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         }
     }
 
-    fn repeat_end(&mut self, key: &Key, words: &FirstWords<C>) -> Opened<C> {
+    fn repeat_end(&mut self, key: &Key, words: &OpeningMessage<C>) -> Opened<C> {
         let Some(last) = self.slots.last_mut(words.opening.session) else {
             return Opened::Refused(RefuseReason::Gone);
         };
@@ -206,7 +206,7 @@ impl<C: Copy + PartialEq> Sessions<C> {
         }
     }
 
-    fn resume(&mut self, now: Time, session: SessionHandle, words: &FirstWords<C>) -> Opened<C> {
+    fn resume(&mut self, now: Time, session: SessionHandle, words: &OpeningMessage<C>) -> Opened<C> {
         let Some(known) = self.slots.get_mut(session) else { return Opened::Refused(RefuseReason::Gone) };
         let opening = &words.opening;
         if !known.identity.proves(opening, words.kind, words.client) {

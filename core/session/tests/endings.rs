@@ -5,7 +5,7 @@ mod world;
 use std::time::Duration;
 
 use spillway_auth::{Key, Prover, prove};
-use spillway_session::{FirstWords, Opened};
+use spillway_session::{Opened, OpeningMessage};
 use spillway_wire::preamble::Role;
 use spillway_wire::session::{Opening, Reconnect};
 use spillway_wire::{CloseReason, Control, Kind, RefuseReason};
@@ -262,7 +262,7 @@ fn an_end_is_told_only_to_who_knows_the_key() {
     let mut stolen = Opening { key: other.id(), ..honest.opening };
     let session_key = other.derive(b"spillway session 1\0", &stolen.session.0);
     stolen.proof = prove(&session_key, Prover::Opener, &stolen.proven(Kind::Reconnect, honest.client));
-    let words = FirstWords { carrier: 99, kind: Kind::Reconnect, client: honest.client, opening: stolen };
+    let words = OpeningMessage { carrier: 99, kind: Kind::Reconnect, client: honest.client, opening: stolen };
     let opened = world.table.open(world.now, &world.ring, &words);
     assert!(matches!(opened, Opened::Refused(RefuseReason::Forbidden)), "{opened:?}");
     // The client's unaltered message gets the answer.

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use spillway_auth::{Key, KeyRing};
 use spillway_session::{
-    Carrier, ClientEvent, ClientSession, FirstWords, Opened, Sessions, StreamLimits, TableLimits,
+    Carrier, ClientEvent, ClientSession, Opened, OpeningMessage, Sessions, StreamLimits, TableLimits,
 };
 use spillway_transport::Time;
 use spillway_wire::preamble::Role;
@@ -41,15 +41,15 @@ fn assert_is(control: Control, expected: &[u8], name: &str) -> Control {
     Control::parse(control.kind(), &expected[HEADER_BYTES..]).unwrap()
 }
 
-fn first_words(carrier: u32, control: Control) -> FirstWords<u32> {
+fn first_words(carrier: u32, control: Control) -> OpeningMessage<u32> {
     match control {
         Control::Connect(connect) => {
             let opening = connect.session.expect("a session");
-            FirstWords { carrier, kind: Kind::Connect, client: connect.client, opening }
+            OpeningMessage { carrier, kind: Kind::Connect, client: connect.client, opening }
         }
         Control::Reconnect(reconnect) => {
             let (client, opening) = (reconnect.client, reconnect.opening);
-            FirstWords { carrier, kind: Kind::Reconnect, client, opening }
+            OpeningMessage { carrier, kind: Kind::Reconnect, client, opening }
         }
         other => panic!("{other:?}"),
     }

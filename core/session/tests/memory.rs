@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
 use spillway_session::{
-    Carrier, ClientSession, Expired, FirstWords, Opened, SessionHandle, Sessions, StreamLimits, TableLimits,
+    Carrier, ClientSession, Expired, Opened, OpeningMessage, SessionHandle, Sessions, StreamLimits,
+    TableLimits,
 };
 use spillway_transport::Time;
 use spillway_wire::preamble::Role;
@@ -46,7 +47,7 @@ impl World {
         let address = "10.0.0.9:999".parse().unwrap();
         let Control::Connect(connect) = client.open(self.now, address, None) else { panic!("first words") };
         let opening = connect.session.expect("a session");
-        let words = FirstWords { carrier: number, kind: Kind::Connect, client: connect.client, opening };
+        let words = OpeningMessage { carrier: number, kind: Kind::Connect, client: connect.client, opening };
         match self.table.open(self.now, &self.ring, &words) {
             Opened::New { session, .. } => session,
             other => panic!("{other:?}"),

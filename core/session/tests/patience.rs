@@ -9,7 +9,7 @@ use spillway_batch::{
     AddressRules, CloseReason, Encryption, Id, Limits, Scratch, ServerConfig, ServerEvent, ServerLink,
 };
 use spillway_session::{
-    Action, CarrierLoss, Driver, FirstWords, LinkTarget, OnServerLink, Opened, Port, SessionEnd,
+    Action, CarrierLoss, Driver, LinkTarget, OnServerLink, Opened, OpeningMessage, Port, SessionEnd,
     SessionEvent, SessionHandle, SessionSettings, TableLimits,
 };
 use spillway_transport::Time;
@@ -70,7 +70,7 @@ impl Server {
         while let Some(event) = self.link.decompose(now, &mut input).expect("a link that works") {
             match event {
                 ServerEvent::Session { id, kind, client, opening } => {
-                    let words = FirstWords { carrier: (self.links, id), kind, client, opening };
+                    let words = OpeningMessage { carrier: (self.links, id), kind, client, opening };
                     match self.port.open(now, &self.config.ring, &words, Role::Client) {
                         Opened::New { session, answer } => {
                             self.session = Some(session);

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
-use spillway_policy::Word;
+use spillway_policy::Override;
 use spillway_session::{
-    Carrier, ClientSession, FirstWords, Heard, Opened, Placement, Port, SessionHandle, StreamLimits,
+    Carrier, ClientSession, Heard, Opened, OpeningMessage, Placement, Port, SessionHandle, StreamLimits,
     TableLimits,
 };
 use spillway_transport::Time;
@@ -53,7 +53,7 @@ impl World {
         let Control::Connect(connect) = client.open(self.now, address, None) else { panic!("first words") };
         self.clients.push(client);
         let opening = connect.session.expect("a session");
-        let words = FirstWords { carrier: number, kind: Kind::Connect, client: connect.client, opening };
+        let words = OpeningMessage { carrier: number, kind: Kind::Connect, client: connect.client, opening };
         let Opened::New { session, answer } = self.port.open(self.now, &self.ring, &words, role) else {
             panic!("it is new")
         };
@@ -70,7 +70,7 @@ impl World {
         let control = self.clients[number].open(self.now, address, None);
         let Control::Reconnect(reconnect) = control else { panic!("{control:?}") };
         let (kind, client, opening) = (Kind::Reconnect, reconnect.client, reconnect.opening);
-        let words = FirstWords { carrier, kind, client, opening };
+        let words = OpeningMessage { carrier, kind, client, opening };
         let opened = self.port.open(self.now, &self.ring, &words, role);
         assert!(matches!(opened, Opened::Resumed { is_accepted: true, .. }), "{opened:?}");
     }
@@ -176,14 +176,14 @@ fn an_override_names_the_sessions_on_wrong_carriers() {
     assert_eq!((world.port.carried_by(Role::Helper), world.port.carried_by(Role::Client)), (1, 1));
     let say = |word| Placement::new(word, Duration::from_secs(2));
     let drain = Control::Drain { deadline_ms: 2000 };
-    assert_eq!(world.port.misplaced(say(Word::Auto)), []);
-    assert_eq!(world.port.misplaced(say(Word::Off)), [(helped, 0, drain)]);
-    assert_eq!(world.port.misplaced(say(Word::On)), [(direct, 1, drain)]);
-    assert_eq!(world.port.drains(direct, say(Word::Off)), None);
+    assert_eq!(world.port.misplaced(say(Override::Auto)), []);
+    assert_eq!(world.port.misplaced(say(Override::Off)), [(helped, 0, drain)]);
+    assert_eq!(world.port.misplaced(say(Override::On)), [(direct, 1, drain)]);
+    assert_eq!(world.port.drains(direct, say(Override::Off)), None);
     world.move_to(1, 5, Role::Helper);
-    assert_eq!(world.port.drains(direct, say(Word::Off)), Some(drain));
+    assert_eq!(world.port.drains(direct, say(Override::Off)), Some(drain));
     world.port.detach(world.now, helped, 0);
-    assert_eq!(world.port.misplaced(say(Word::Off)), [(direct, 5, drain)]);
+    assert_eq!(world.port.misplaced(say(Override::Off)), [(direct, 5, drain)]);
 }
 
 #[test]

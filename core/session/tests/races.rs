@@ -5,7 +5,7 @@ mod world;
 use std::time::Duration;
 
 use spillway_auth::Key;
-use spillway_session::{ClientEvent, ClientSession, FirstWords, Opened};
+use spillway_session::{ClientEvent, ClientSession, Opened, OpeningMessage};
 use spillway_wire::session::{Reconnect, Resumed, SessionId};
 use spillway_wire::{CloseReason, Control, Kind, RefuseReason};
 use world::{Frame, LIMITS, World};
@@ -31,7 +31,7 @@ fn connects(world: &mut World, client: &mut ClientSession, carrier: usize) -> Op
         Control::Reconnect(reconnect) => (Kind::Reconnect, reconnect.client, reconnect.opening),
         other => panic!("{other:?}"),
     };
-    world.table.open(world.now, &world.ring, &FirstWords { carrier, kind, client, opening })
+    world.table.open(world.now, &world.ring, &OpeningMessage { carrier, kind, client, opening })
 }
 
 #[test]

@@ -131,8 +131,7 @@ impl Disassembler {
         }
     }
 
-    /// Fast path for the most common case, a complete data frame. Returns the piece that the loop in [`next`](Self::next)
-    /// would find.
+    /// Fast path for the most common case, a complete data frame. The loop in [`next`](Self::next) gives the same result.
     #[inline]
     fn whole_message<'a>(&self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
         if !self.is_between_frames() {

@@ -61,7 +61,7 @@ pub enum Kind {
     Reconnect = 8,
     /// The server's answer to the first message of a session on a carrier.
     Resumed = 9,
-    /// No more data follow in this direction.
+    /// No more data follows in this direction.
     Finish = 10,
     /// Ends the virtual connection.
     Close = 11,

@@ -40,8 +40,7 @@ const KIND: usize = 9;
 /// A client's question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Number of helpers that the client asks at the same time, this one included; at least 1. The client will choose one
-    /// of them.
+    /// How many helpers the client asks at the same time, this one included; at least 1. It will choose one of them.
     pub asked: u8,
     /// The client key of the proof.
     pub key: KeyId,

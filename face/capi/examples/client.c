@@ -1,11 +1,11 @@
-/* A client of an echo server whose session goes on when a helper that carries it is killed.
+/* A client of an echo server whose session continues when the helper that carries it is killed.
  *
  *     client --server 10.0.0.5:7400 [--helpers 10.0.0.9:7411,10.0.0.10:7411] [--key FILE] [--count N] [--sla-us T]
  *
- * --server is the server's link port. With --sla-us the session begins there, and goes to a helper when replies take longer
- * than that; otherwise it begins at the first helper. Without --count it sends the lines of its standard input and prints what comes
- * back. With it, it plays ping-pong with N messages, or, when N is 0, until standard input ends; it looks at every byte of
- * every reply, and tells where the session is carried, and every 100 messages how many there were. */
+ * --server is the server's link port. With --sla-us the session begins there, and moves to a helper when replies take longer
+ * than T microseconds; otherwise it begins at the first helper. Without --count the client sends its standard input and
+ * prints the replies. With --count it sends N messages, or, if N is 0, messages until standard input ends; it checks every
+ * byte of the replies, and prints the session's carriers, and the number of messages after each 100. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <poll.h>
@@ -17,18 +17,18 @@
 
 #include <spillway.h>
 
-/* Messages under way at a time, and their lengths. */
+/* Maximum of messages in flight, of a message's length in bytes, and of turns to close the session. */
 enum { UNDER_WAY = 8, LENGTH_MAX = 3000, CLOSE_TURNS = 1000 };
 
 struct client {
     spw_session *session;
     spw_relief *relief; /* null without --sla-us */
-    long count; /* messages to send; 0: until standard input ends; -1: its lines */
+    long count; /* messages to send; 0: until standard input ends; -1: send standard input */
     int input_ended;
     long sent, received; /* messages */
-    size_t sent_bytes, received_bytes; /* of the message that is being sent, or received */
-    int64_t sent_at_us[UNDER_WAY]; /* when those under way were sent */
-    char line[64 * 1024]; /* a line, of which a part is sent */
+    size_t sent_bytes, received_bytes; /* bytes of the present message */
+    int64_t sent_at_us[UNDER_WAY]; /* when each message in flight was sent */
+    char line[64 * 1024]; /* input that is being sent */
     size_t line_length, line_sent;
     int moves, finished, is_at_end;
 };
@@ -49,7 +49,7 @@ static int64_t now_us(void) {
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-/* Message `number` has this length, and this byte at `place`: both ends of the test know them. */
+/* The length of message `number`, and its byte at `place`. */
 static size_t message_length(long number) {
     return 1 + (size_t)number * 397 % LENGTH_MAX;
 }
@@ -78,7 +78,7 @@ static int is_more_to_send(const struct client *client) {
     if (client->count < 0)
         return client->line_sent < client->line_length;
     if (client->sent_bytes > 0)
-        return 1; /* a message is never cut */
+        return 1; /* complete the message */
     return client->count == 0 ? !client->input_ended : client->sent < client->count;
 }
 
@@ -86,7 +86,7 @@ static int is_everything_sent(const struct client *client) {
     return !is_more_to_send(client) && (client->count > 0 || client->input_ended);
 }
 
-/* Sends until there is no room, or nothing to send now. */
+/* Sends until there is no room, or nothing left to send now. */
 static void send_more(struct client *client) {
     unsigned char message[LENGTH_MAX];
     while (is_more_to_send(client)) {
@@ -105,7 +105,7 @@ static void send_more(struct client *client) {
         }
         ptrdiff_t taken = spw_send(client->session, bytes, length);
         if (taken == SPW_AGAIN)
-            return; /* SPW_SESSION_ROOM comes, and with it the next turn */
+            return; /* when there is room, the descriptor is ready */
         check("spw_send", taken);
         if (client->count < 0) {
             client->line_sent += (size_t)taken;
@@ -139,7 +139,7 @@ static void look_at(struct client *client, const unsigned char *bytes, size_t le
     }
 }
 
-/* Receives until there is nothing. */
+/* Receives until no bytes are available. */
 static void receive_all(struct client *client) {
     unsigned char buffer[16 * 1024];
     for (;;) {
@@ -158,7 +158,7 @@ static void receive_all(struct client *client) {
     }
 }
 
-/* What the relief has to know and to do. */
+/* Reports to the relief, and lets it move the session. */
 static void relieve(struct client *client) {
     char notice[256];
     int waits = client->received < client->sent;
@@ -169,7 +169,7 @@ static void relieve(struct client *client) {
         fprintf(stderr, "client: relief: %s\n", notice);
 }
 
-/* The shorter one of two waits, of which a negative one is for ever. */
+/* The shorter of two timeouts; a negative one is without limit. */
 static int shorter(int one, int other) {
     return other < 0 || (one >= 0 && one < other) ? one : other;
 }
@@ -208,7 +208,7 @@ int main(int count, char **arguments) {
     uint32_t sla_us = 0;
     spw_settings *settings = spw_settings_new();
     for (int at = 1; at < count; at += 2) {
-        const char *name = arguments[at], *value = arguments[at + 1]; /* the last one is null */
+        const char *name = arguments[at], *value = arguments[at + 1]; /* arguments[count] is null */
         if (value == NULL)
             die(name, "needs a value");
         if (strcmp(name, "--server") == 0)
@@ -238,7 +238,7 @@ int main(int count, char **arguments) {
     if (client.count >= 0 && (client.received != client.sent || client.received_bytes != 0))
         die("replies", "the stream ended too early");
 
-    /* Both directions are at their end: the server is told, and has its time to hear it. */
+    /* Both directions have ended: close the session, and give the server time to answer. */
     check("spw_close", spw_close(client.session));
     for (int turns = 0; turns < CLOSE_TURNS && !spw_is_over(client.session); turns++)
         check("spw_wait", spw_wait(client.session, 10));

@@ -2,9 +2,9 @@
  *
  *     echo_server --listen 127.0.0.1:7000 --link 127.0.0.1:7400 [--key FILE] [--client-key FILE]
  *
- * The plain half is what such a server has anyway: accept, recv, send. The helped half adds what PostMan asks of
- * the developer: decompose what came from a helper, compose the replies, and flush them in one batch at the end of
- * the turn. Both end in the same `struct client`. It ends in order on SIGTERM and SIGINT. */
+ * The plain half is an ordinary server: accept, recv, send. The helped half adds PostMan's verbs: decompose a helper's
+ * batches, compose the replies, and flush them in one batch at the end of the turn. Both halves keep a client's unsent
+ * replies in `struct client`. SIGTERM and SIGINT end the server with status 0. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -20,23 +20,23 @@
 
 #include <spillway.h>
 
-/* A client that sends and does not read its replies is not read either beyond this. */
+/* Back-pressure: a plain client with PENDING_BYTES_MAX unsent reply bytes is not read. */
 enum { PENDING_BYTES_MAX = 256 * 1024, EVENTS = 256, PAUSE_MS = 100 };
 
-/* A client of either kind, and the replies that it has no room for yet. */
+/* A plain or helped client, and its replies that wait for room. */
 struct client {
     struct client *next, *previous;
-    int descriptor; /* of a plain one; -1 for a helped one */
-    spw_client number; /* of a helped one */
+    int descriptor; /* a plain client's socket; -1 for a helped client */
+    spw_client number; /* a helped client's number */
     unsigned char *pending;
     size_t length, size;
-    int finished; /* it sends no more: when all is said, so do we */
+    int finished; /* the client sends no more: close its connection after the last reply */
 };
 
 struct server {
     int epoll, listener, paused;
     spw_port *port;
-    struct client clients; /* the head of the list */
+    struct client clients; /* head of a circular list */
 };
 
 static volatile sig_atomic_t is_stopped;
@@ -51,7 +51,7 @@ static void die(const char *what, const char *why) {
     exit(EXIT_FAILURE);
 }
 
-/* Of calls that cannot fail here unless the program is wrong. */
+/* Ends the program after an error: calls fail here only because of mistakes in this program. */
 static void check(const char *what, ptrdiff_t status) {
     if (status < 0)
         die(what, spw_last_error());
@@ -79,7 +79,7 @@ static void remove_client(struct client *client) {
     free(client);
 }
 
-/* Keeps what a client has no room for. 0 when there is no memory. */
+/* Keeps replies that wait for room. Returns 0 without memory. */
 static int keep(struct client *client, const void *bytes, size_t length) {
     if (length == 0)
         return 1;
@@ -129,13 +129,13 @@ static void handle_event(struct server *server, const spw_event *event) {
         check("spw_accept", spw_accept(server->port, event->client));
         break;
     case SPW_DATA: {
-        /* Straight from the batch of requests into the batch of replies, unless some wait already. */
+        /* Copy from the batch of requests into the batch of replies, unless earlier replies wait. */
         ptrdiff_t composed = 0;
         if (client->length == 0)
             composed = spw_compose(server->port, event->client, event->data, event->length);
         check("spw_compose", composed);
         check("spw_consumed", spw_consumed(server->port, event->client, (size_t)composed));
-        /* The rest is bounded by the client's window: it is not consumed before it is composed. */
+        /* The client's window bounds the rest, because it is not consumed before it is composed. */
         if (!keep(client, event->data + composed, event->length - (size_t)composed)) {
             check("spw_close_connection", spw_close_connection(server->port, event->client, 1));
             remove_client(client);
@@ -167,11 +167,11 @@ static void serve_links(struct server *server) {
     while ((more = spw_decompose(server->port, &event)) == 1)
         handle_event(server, &event);
     check("spw_decompose", more);
-    /* One batch for each link with all the replies of this turn. */
+    /* Each link gets one batch with all replies of this turn. */
     check("spw_flush", spw_flush(server->port));
 }
 
-/* The plain half: as in any server. */
+/* The plain half. */
 
 static uint32_t interest(const struct client *client) {
     uint32_t events = 0;
@@ -193,7 +193,7 @@ static void accept_plain(struct server *server) {
         if (descriptor < 0 && (errno == EINTR || errno == ECONNABORTED))
             continue;
         if (descriptor < 0) {
-            /* Out of descriptors, most likely: the port would be ready for ever. */
+            /* Most likely EMFILE: the listener stays readable, so it must not be watched for a while. */
             if (errno != EAGAIN)
                 server->paused = watch(server, EPOLL_CTL_MOD, server->listener, 0, &server->listener) == 0;
             return;
@@ -209,7 +209,7 @@ static void accept_plain(struct server *server) {
     }
 }
 
-/* Whether the client stays. */
+/* Reads requests and writes replies. Returns whether the connection stays open. */
 static int echo_plain(struct client *client) {
     static unsigned char buffer[64 * 1024];
     if (interest(client) & EPOLLIN) {
@@ -238,7 +238,7 @@ static void serve_plain(struct server *server, struct client *client) {
         remove_client(client);
 }
 
-/* The loop. */
+/* The event loop. */
 
 static void run(struct server *server, const sigset_t *waiting) {
     struct epoll_event events[EVENTS];
@@ -258,7 +258,7 @@ static void run(struct server *server, const sigset_t *waiting) {
             else if (what != &server->port)
                 serve_plain(server, what);
         }
-        /* In every turn, for it may also be its timeout that has passed. */
+        /* In every turn, because the port's timeout may have passed. */
         serve_links(server);
     }
 }
@@ -287,7 +287,7 @@ int main(int count, char **arguments) {
     const char *listen_on = NULL, *link_on = NULL;
     spw_port_settings *settings = spw_port_settings_new();
     for (int at = 1; at < count; at += 2) {
-        const char *name = arguments[at], *value = arguments[at + 1]; /* the last one is null */
+        const char *name = arguments[at], *value = arguments[at + 1]; /* arguments[count] is null */
         if (value == NULL)
             die(name, "needs a value");
         if (strcmp(name, "--listen") == 0)
@@ -304,7 +304,7 @@ int main(int count, char **arguments) {
     if (listen_on == NULL || link_on == NULL)
         die("usage", "echo_server --listen ADDRESS:PORT --link ADDRESS:PORT [--key FILE] [--client-key FILE]");
 
-    /* The signals come while the loop waits, and at no other time. */
+    /* Signals are blocked except during epoll_pwait. */
     sigset_t blocked, waiting;
     struct sigaction action = {.sa_handler = stop};
     sigemptyset(&blocked);

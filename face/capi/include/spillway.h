@@ -50,7 +50,7 @@
 #define SPW_VERSION_MINOR 1
 #define SPW_VERSION_PATCH 0
 
-// Bytes that hold the text of any address, `HOST:PORT` with its final zero.
+// Size in bytes of a buffer for any address, `HOST:PORT` with its final zero.
 #define SPW_ADDRESS_BYTES 64
 
 // The route to the server's own link port: direct. Helpers have 0, 1, 2 and so on, in the order in which they were given.
@@ -108,14 +108,14 @@ typedef enum spw_refusal {
 } spw_refusal;
 
 // Where the operator wants sessions.
-typedef enum spw_relief_word {
+typedef enum spw_override {
     // Clients decide.
-    SPW_RELIEF_AUTO = 0,
+    SPW_OVERRIDE_AUTO = 0,
     // With helpers.
-    SPW_RELIEF_ON = 1,
+    SPW_OVERRIDE_ON = 1,
     // Direct.
-    SPW_RELIEF_OFF = 2,
-} spw_relief_word;
+    SPW_OVERRIDE_OFF = 2,
+} spw_override;
 
 // What happened at a link port.
 typedef enum spw_event_kind {
@@ -219,7 +219,7 @@ typedef struct spw_info {
 typedef struct spw_relief_figures {
     // In a word, as in "direct", "late", "moving", "helped", "backed off".
     char stage[16];
-    // The operator's `spw_relief_word` that holds.
+    // The operator's `spw_override` that holds.
     int32_t word;
     // Its sessions.
     uint32_t sessions;
@@ -532,7 +532,7 @@ int spw_flush(struct spw_port *port);
 int spw_drain(struct spw_port *port,
               uint32_t deadline_ms);
 
-// Sends sessions where they are wanted, by a `spw_relief_word`, each within this time; it holds for sessions that come
+// Sends sessions where they are wanted, by a `spw_override`, each within this time; it holds for sessions that come
 // later, too. A session whose client knows no such way stays where it is. Returns how many are sent elsewhere now;
 // `spw_flush` tells them.
 int spw_port_relief(struct spw_port *port,
@@ -578,7 +578,7 @@ int spw_relief_next_timeout_ms(const struct spw_relief *relief);
 // how many are moving. `spw_wait` with one of its sessions does this, too.
 int spw_relief_handle(struct spw_relief *relief);
 
-// The operator's word, a `spw_relief_word`: it overrides everything for so many milliseconds; 0 is until another word.
+// The operator's word, a `spw_override`: it overrides everything for so many milliseconds; 0 is until another word.
 int spw_relief_say(struct spw_relief *relief,
                    int word_of,
                    uint32_t lasts_ms);

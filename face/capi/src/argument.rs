@@ -1,4 +1,4 @@
-//! What C gives: texts, bytes, addresses.
+//! Arguments from C: texts, bytes, addresses.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -9,47 +9,47 @@ use spillway_client::Key;
 
 use crate::status::{Fault, spw_status, write_text};
 
-/// Bytes that hold the text of any address, `HOST:PORT` with its final zero.
+/// Size in bytes of a buffer for any address, `HOST:PORT` with its final zero.
 pub const SPW_ADDRESS_BYTES: usize = 64;
 
-/// A text.
+/// Reads a text.
 ///
 /// # Safety
-/// The pointer is null, or to bytes that end with a zero and stay for the call.
+/// The pointer is null, or points to bytes that end with a zero and do not change during the call.
 pub(crate) unsafe fn text<'a>(text: *const c_char, name: &str) -> Result<&'a str, Fault> {
     if text.is_null() {
         return Err(Fault::invalid(format!("{name} is null")));
     }
-    // SAFETY: not null, and the caller vouches for the rest.
+    // SAFETY: not null, and the caller guarantees the rest.
     let bytes = unsafe { CStr::from_ptr(text) };
     bytes.to_str().map_err(|_| Fault::invalid(format!("{name} is not UTF-8")))
 }
 
-/// Bytes to read.
+/// Bytes to read; none if `length` is 0.
 ///
 /// # Safety
-/// The pointer is null, or to so many bytes that stay for the call.
+/// The pointer is null, or points to `length` bytes that do not change during the call.
 pub(crate) unsafe fn bytes<'a>(data: *const c_void, length: usize) -> Result<&'a [u8], Fault> {
     match check(data, length)? {
-        // SAFETY: not null, not longer than anything is, and the caller vouches for the rest.
+        // SAFETY: not null, at most `isize::MAX` bytes, and the caller guarantees the rest.
         true => Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) }),
         false => Ok(&[]),
     }
 }
 
-/// Bytes to write. What they are before is C's business: memory that comes from outside has some value.
+/// Bytes to write. C's memory may be uninitialised for C; here it has some value.
 ///
 /// # Safety
-/// The pointer is null, or to room for so many bytes that nobody else uses for the call.
+/// The pointer is null, or points to `length` bytes that are used by nothing else during the call.
 pub(crate) unsafe fn room<'a>(data: *mut c_void, length: usize) -> Result<&'a mut [u8], Fault> {
     if !check(data, length)? {
         return Ok(&mut []);
     }
-    // SAFETY: not null, not longer than anything is, and the caller vouches for the rest.
+    // SAFETY: not null, at most `isize::MAX` bytes, and the caller guarantees the rest.
     Ok(unsafe { std::slice::from_raw_parts_mut(data.cast(), length) })
 }
 
-/// Whether there is anything.
+/// Whether there are any bytes.
 fn check(data: *const c_void, length: usize) -> Result<bool, Fault> {
     if length == 0 {
         return Ok(false);
@@ -63,16 +63,16 @@ fn check(data: *const c_void, length: usize) -> Result<bool, Fault> {
     Ok(true)
 }
 
-/// An address for C: a text with its final zero.
+/// Writes an address as a text with its final zero; does nothing if `size` is 0.
 ///
 /// # Safety
-/// As of [`room`].
+/// As for [`room`].
 pub(crate) unsafe fn write_address(
     address: SocketAddr,
     buffer: *mut c_char,
     size: usize,
 ) -> Result<(), Fault> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees what the callee requires.
     let buffer = unsafe { room(buffer.cast(), size) }?;
     let text = address.to_string();
     if !buffer.is_empty() && buffer.len() <= text.len() {
@@ -82,7 +82,7 @@ pub(crate) unsafe fn write_address(
     Ok(())
 }
 
-/// `HOST:PORT`. A host's name is looked up, which may wait; its first address is taken.
+/// Parses `HOST:PORT`. A host's name is looked up, which may block; its first address is taken.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, Fault> {
     let wrong = |why: &dyn std::fmt::Display| {
         Fault::invalid(format!("{text:?} is no address: {why}; write HOST:PORT, as in 10.0.0.5:11411"))
@@ -96,7 +96,7 @@ pub(crate) fn key_file(path: &str) -> Result<Key, Fault> {
         .map_err(|error| Fault::new(spw_status::SPW_KEY, error.to_string()))
 }
 
-/// Never repeats the text: it may be a secret with one digit wrong.
+/// The error does not contain the text, which may be a secret with a mistyped digit.
 pub(crate) fn key_text(text: &str) -> Result<Key, Fault> {
     Key::parse(text).map_err(|error| {
         Fault::new(spw_status::SPW_KEY, format!("{error}; make one with: spillway key new FILE"))
@@ -135,7 +135,7 @@ mod tests {
             assert!(address(wrong).is_err(), "{wrong}");
         }
         let mut short = [1 as c_char; 13];
-        // SAFETY: so long are the buffers.
+        // SAFETY: the lengths are those of the buffers.
         unsafe {
             assert!(write_address(([10, 0, 0, 5], 114).into(), short.as_mut_ptr(), short.len()).is_ok());
             assert!(write_address(([10, 0, 0, 5], 1141).into(), short.as_mut_ptr(), short.len()).is_err());

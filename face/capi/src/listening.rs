@@ -1,4 +1,4 @@
-//! What a server's link port accepts.
+//! Settings of servers' link ports.
 
 use std::ffi::{c_char, c_int};
 
@@ -9,7 +9,7 @@ use crate::object::{self, Handle};
 use crate::settings::stream_limits;
 use crate::status::{Fault, call, done};
 
-/// What a link port accepts, and its bounds. Owned by the caller; ports keep a copy.
+/// Settings of link ports: keys, bounds and timeouts. Owned by the caller; ports keep a copy.
 pub struct spw_port_settings {
     _opaque: [u8; 0],
 }
@@ -36,13 +36,13 @@ impl Handle for spw_port_settings {
     const NAME: &'static str = "spw_port_settings";
 }
 
-/// Whose key it is.
+/// Roles of peers at a link port.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum spw_role {
-    /// A helper: it carries the connections of many clients.
+    /// A helper, which carries the connections of many clients.
     SPW_HELPER = 1,
-    /// A client that speaks links itself.
+    /// A library client.
     SPW_CLIENT = 2,
 }
 
@@ -54,34 +54,34 @@ fn role(role: c_int) -> Result<Role, Fault> {
     }
 }
 
-/// Makes settings with the defaults of everything. Null when there is no memory.
+/// Makes settings with default values. Null after a fault inside the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn spw_port_settings_new() -> *mut spw_port_settings {
     call(|| Ok(object::give(PortSettings::default())))
 }
 
-/// Accepts a key of helpers (`SPW_HELPER`) or of clients (`SPW_CLIENT`), from a key file that only its owner can read. May be
-/// called several times: all are accepted, so that keys can be exchanged. Without any key only a loopback address can be
-/// listened on, and everybody on this machine is accepted.
+/// Adds a key of helpers (`SPW_HELPER`) or clients (`SPW_CLIENT`), from a key file that only its owner can read. The port
+/// accepts all added keys, so that keys can be rotated. Without a key, only a loopback address is possible, and every
+/// process on this host is accepted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_settings_key_file(
     settings: *mut spw_port_settings,
     role: c_int,
     path: *const c_char,
 ) -> c_int {
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller passes valid or null pointers.
     unsafe { accept(settings, role, || argument::key_file(argument::text(path, "path")?)) }
 }
 
-/// Whether links that would not be encrypted are refused (0 by default): of helpers and clients that are too old for it.
-/// `spw_listen` then fails without a key.
+/// If `require` is not 0 (default 0), refuses unencrypted links, which helpers and clients of older versions open, and
+/// `spw_listen` fails without a key.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_settings_require_encryption(
     settings: *mut spw_port_settings,
     require: c_int,
 ) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller passes a valid or null pointer.
         unsafe {
             object::with(settings, |settings| {
                 settings.settings.encryption =
@@ -92,19 +92,19 @@ pub unsafe extern "C" fn spw_port_settings_require_encryption(
     })
 }
 
-/// The same, as the text of a key file. The library keeps a copy, and wipes it at the end.
+/// As `spw_port_settings_key_file`, from the text of a key file. The library erases its copy when it is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_settings_key_text(
     settings: *mut spw_port_settings,
     role: c_int,
     text: *const c_char,
 ) -> c_int {
-    // SAFETY: the caller vouches for both.
+    // SAFETY: the caller passes valid or null pointers.
     unsafe { accept(settings, role, || argument::key_text(argument::text(text, "text")?)) }
 }
 
 /// # Safety
-/// As of [`object::with`].
+/// As for [`object::with`].
 unsafe fn accept(
     settings: *mut spw_port_settings,
     of: c_int,
@@ -115,19 +115,19 @@ unsafe fn accept(
         settings.settings.ring.accept(role, key()?);
         Ok(())
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { object::with(settings, accept_it) })
 }
 
-/// Which client addresses helpers may carry: ranges as in `10.0.0.0/8`, separated by commas or white space. They take the
-/// place of those before. By default private ranges and loopback.
+/// Sets the client addresses that helpers may carry: ranges as in `10.0.0.0/8`, separated by commas or white space. They
+/// replace earlier ones. Default: private ranges and loopback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_settings_allow_clients(
     settings: *mut spw_port_settings,
     ranges: *const c_char,
 ) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let list = argument::text(ranges, "ranges")?.split(|c: char| c == ',' || c.is_whitespace());
             let read = |text: &str| {
@@ -146,8 +146,8 @@ pub unsafe extern "C" fn spw_port_settings_allow_clients(
     })
 }
 
-/// Links at a time (16384 by default: one for each helper thread and for each client that speaks links itself), and virtual
-/// connections on each (65536).
+/// Sets the maximum of concurrent links (default 16384: one for each helper thread and for each library client), and of
+/// virtual connections on each link (65536).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_settings_links(
     settings: *mut spw_port_settings,
@@ -162,12 +162,12 @@ pub unsafe extern "C" fn spw_port_settings_links(
         }
         _ => Err(Fault::invalid("links, and connections on each: 1 at least")),
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { object::with(settings, change) })
 }
 
-/// Sessions at a time (65536 by default); how long one without a carrier waits for its client (60000 ms), and a closed one
-/// for its client to have the rest (30000 ms).
+/// Sets the maximum of sessions (default 65536), how long a session without a carrier waits for its client (60000 ms), and
+/// how long a closed session waits until its client has received the rest (30000 ms).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_settings_sessions(
     settings: *mut spw_port_settings,
@@ -182,12 +182,12 @@ pub unsafe extern "C" fn spw_port_settings_sessions(
         sessions.linger = milliseconds(linger_ms);
         Ok(())
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { object::with(settings, change) })
 }
 
-/// Bytes of memory that all sessions may hold (256 MiB by default): beyond it, those that hold most and do not read are
-/// ended, which the application hears of as of a client that never returned. At least 64 KiB.
+/// Sets the maximum of memory that all sessions may hold, in bytes (default 256 MiB, at least 64 KiB). Beyond it, sessions
+/// that hold most and do not read are reset: the application gets `SPW_CLOSED_BY_CLIENT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_settings_sessions_memory(
     settings: *mut spw_port_settings,
@@ -200,12 +200,12 @@ pub unsafe extern "C" fn spw_port_settings_sessions_memory(
         }
         _ => Err(Fault::invalid("memory of sessions: 65536 bytes at least")),
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { object::with(settings, change) })
 }
 
-/// Of each session, and of each other client: bytes that may have come and not been consumed (256 KiB by default), and
-/// replies that are kept until they are acknowledged (256 KiB). From 4 KiB to 64 MiB.
+/// Sets the bounds of each client: request bytes that have arrived and were not consumed (default 256 KiB), and reply bytes
+/// that are kept until they are acknowledged (256 KiB). From 4 KiB to 64 MiB each.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_settings_limits(
     settings: *mut spw_port_settings,
@@ -219,25 +219,25 @@ pub unsafe extern "C" fn spw_port_settings_limits(
         settings.settings.limits.kept_bytes_max = stream.kept_bytes_max;
         Ok(())
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { object::with(settings, change) })
 }
 
-/// Several threads share the address: each calls `spw_listen` with these settings, and has a port and a loop of its own. The
-/// kernel spreads links over them, and a session stays with the thread where it began.
+/// Lets several threads share the address: each calls `spw_listen` with these settings, and has its own port and event loop.
+/// The kernel distributes links over the threads, and a session stays with the thread where it began.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_settings_share(settings: *mut spw_port_settings) -> c_int {
     let share = |settings: &mut PortSettings| {
         settings.settings.threads = Some(Threads::default());
         Ok(())
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { object::with(settings, share) })
 }
 
-/// Frees settings. Ports that were made of them go on. Null is allowed.
+/// Frees settings. Ports made with them stay open. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_settings_free(settings: *mut spw_port_settings) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { object::free(settings) });
 }

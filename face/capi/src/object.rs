@@ -1,14 +1,14 @@
-//! What C holds a pointer to, and how a wrong pointer, a second thread and a panic are met.
+//! The objects behind C's pointers; checks for wrong pointers, concurrent use and panics.
 //!
-//! A pointer from C may be null, of another kind of object, or used by two threads at once. All of these are noticed and
-//! are an error; a pointer that was freed, or that was never ours, cannot be told for certain.
+//! A pointer from C may be null, may point to another kind of object, or may be used by two threads at once: each of these
+//! is detected, and is an error. A pointer to freed memory, or to no object of this library, may go undetected.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::status::{Fault, spw_status};
 
-/// What a handle of C's points to. It begins with the [`Head`], so that an object of another kind can be told by it.
+/// The target of a C handle. All kinds begin with the [`Head`], whose tag tells the kind.
 #[repr(C)]
 struct Object<T> {
     head: Head,
@@ -18,32 +18,32 @@ struct Object<T> {
 #[repr(C)]
 struct Head {
     tag: AtomicU32,
-    /// How many read it at this moment, or one of those below.
+    /// Number of calls that read the object now, or one of the constants below.
     state: AtomicU32,
 }
 
 const FREE: u32 = 0;
-/// One call has it alone.
+/// One call uses the object exclusively.
 const BUSY: u32 = u32::MAX;
-/// A panic left it in the middle of something: it can only be freed.
+/// A panic interrupted a call: the object can only be freed.
 const BROKEN: u32 = u32::MAX - 1;
 
-/// What C sees by its name only: a pointer to it is one to an object with the value.
+/// An opaque C type: a pointer to it points to an [`Object`] with the value.
 pub(crate) trait Handle {
     type Value: Send + 'static;
-    /// Tells its kind from all others.
+    /// Unique for each kind.
     const TAG: u32;
-    /// Its name in C.
+    /// The type's name in C.
     const NAME: &'static str;
 }
 
-/// An object for C, which has to free it.
+/// Makes an object for C; C must free it.
 pub(crate) fn give<H: Handle>(value: H::Value) -> *mut H {
     let head = Head { tag: AtomicU32::new(H::TAG), state: AtomicU32::new(FREE) };
     Box::into_raw(Box::new(Object { head, value: UnsafeCell::new(value) })).cast()
 }
 
-/// An object that is used, by one call alone.
+/// Exclusive use of an object by one call.
 struct Taken<T: 'static>(&'static Object<T>);
 
 impl<T> Drop for Taken<T> {
@@ -53,10 +53,10 @@ impl<T> Drop for Taken<T> {
     }
 }
 
-/// Looks whether a pointer is to an object of the right kind.
+/// Checks that a pointer points to an object of the right kind.
 ///
 /// # Safety
-/// The pointer is null, or one that [`give`] made and that is not freed.
+/// The pointer is null, or was made by [`give`] and is not freed.
 unsafe fn find<H: Handle>(handle: *const H) -> Result<&'static Object<H::Value>, Fault> {
     let object = handle.cast::<Object<H::Value>>();
     let wrong = |why: &str| Fault::invalid(format!("{why} instead of a {}", H::NAME));
@@ -66,21 +66,21 @@ unsafe fn find<H: Handle>(handle: *const H) -> Result<&'static Object<H::Value>,
     if !object.is_aligned() {
         return Err(wrong("a pointer to something else"));
     }
-    // SAFETY: aligned, and by the caller's word an object of ours, of whichever kind: all begin with a head.
+    // SAFETY: aligned, and the caller guarantees an `Object` of any kind: all kinds begin with a head.
     let head = unsafe { &*object.cast::<Head>() };
     if head.tag.load(Ordering::Relaxed) != H::TAG {
         return Err(wrong("an object of another kind, or one that was freed,"));
     }
-    // SAFETY: its tag says that it is of this kind. The reference is used within one call only.
+    // SAFETY: the tag proves the kind. The reference is used within one call only.
     Ok(unsafe { &*object })
 }
 
-/// Takes the object for one call, alone.
+/// Takes the object for exclusive use by one call.
 ///
 /// # Safety
-/// As of [`find`].
+/// As for [`find`].
 unsafe fn take<H: Handle>(handle: *const H, to_free: bool) -> Result<Taken<H::Value>, Fault> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees what the callee requires.
     let object = unsafe { find(handle) }?;
     let swap = |from| object.head.state.compare_exchange(from, BUSY, Ordering::Acquire, Ordering::Relaxed);
     match swap(FREE) {
@@ -100,7 +100,7 @@ fn in_use<H: Handle>(state: u32) -> Fault {
     }
 }
 
-/// An object that is read, by several calls perhaps.
+/// Shared use of an object by one of several calls.
 struct Reading<'a>(&'a AtomicU32);
 
 impl Drop for Reading<'_> {
@@ -109,10 +109,10 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// Lets a body read the object, with others that only read it.
+/// Runs a body that reads the object; several calls may read at once.
 ///
 /// # Safety
-/// As of [`find`].
+/// As for [`find`].
 pub(crate) unsafe fn read<H: Handle, R>(
     handle: *const H,
     body: impl FnOnce(&H::Value) -> Result<R, Fault>,
@@ -120,53 +120,53 @@ pub(crate) unsafe fn read<H: Handle, R>(
 where
     H::Value: Sync,
 {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees what the callee requires.
     let object = unsafe { find(handle) }?;
     let one_more = |readers: u32| (readers < BROKEN - 1).then(|| readers + 1);
     let _reading = match object.head.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more) {
         Ok(_) => Reading(&object.head.state),
         Err(state) => return Err(in_use::<H>(state)),
     };
-    // SAFETY: while it is read nobody has it alone.
+    // SAFETY: while `state` counts readers, no call has exclusive use.
     body(unsafe { &*object.value.get() })
 }
 
-/// Lets a body use the object, alone.
+/// Runs a body with exclusive use of the object.
 ///
 /// # Safety
-/// As of [`find`].
+/// As for [`find`].
 pub(crate) unsafe fn with<H: Handle, R>(
     handle: *const H,
     body: impl FnOnce(&mut H::Value) -> Result<R, Fault>,
 ) -> Result<R, Fault> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees what the callee requires.
     let taken = unsafe { take(handle, false) }?;
-    // SAFETY: `take` lets one caller in at a time, and the next one only when this one is through.
+    // SAFETY: `take` grants exclusive use, until `taken` is dropped.
     body(unsafe { &mut *taken.0.value.get() })
 }
 
-/// Frees an object; null is nothing to free.
+/// Frees an object. Null is allowed.
 ///
 /// # Safety
-/// As of [`find`]; and it is not used again.
+/// As for [`find`]; and the pointer is not used again.
 pub(crate) unsafe fn free<H: Handle>(handle: *mut H) -> Result<(), Fault> {
     if handle.is_null() {
         return Ok(());
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees what the callee requires.
     let taken = unsafe { take(handle, true) }?;
     taken.0.head.tag.store(0, Ordering::Relaxed);
-    // It stays taken: what is freed is not given back.
+    // The state stays BUSY: `Taken::drop` must not write to freed memory.
     std::mem::forget(taken);
-    // SAFETY: `give` made it with a box; taken, it is nobody else's, and its tag keeps it from being taken again.
+    // SAFETY: `give` made it with a box. This call has exclusive use, and the cleared tag prevents another.
     drop(unsafe { Box::from_raw(handle.cast::<Object<H::Value>>()) });
     Ok(())
 }
 
-/// Writes to where C asked for it.
+/// Writes a result to a place of the caller's.
 ///
 /// # Safety
-/// The pointer is null, or good for writing a `T`.
+/// The pointer is null, or valid for writing a `T`.
 pub(crate) unsafe fn answer<T>(place: *mut T, name: &str, value: T) -> Result<(), Fault> {
     if place.is_null() || !place.is_aligned() {
         return Err(Fault::new(
@@ -174,7 +174,7 @@ pub(crate) unsafe fn answer<T>(place: *mut T, name: &str, value: T) -> Result<()
             format!("{name} is null, or points to something else"),
         ));
     }
-    // SAFETY: not null, aligned, and good for writing by the caller's word.
+    // SAFETY: not null, aligned, and the caller guarantees that it is valid for writing.
     unsafe { place.write(value) };
     Ok(())
 }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     fn increase(handle: *const Number) -> Result<u64, Fault> {
-        // SAFETY: the tests give objects, or nothing.
+        // SAFETY: the tests pass objects or null.
         unsafe {
             with(handle, |number| {
                 *number += 1;
@@ -216,7 +216,7 @@ mod tests {
         let handle = give::<Number>(1);
         assert_eq!(increase(handle).unwrap(), 2);
         assert_eq!(increase(handle).unwrap(), 3);
-        // SAFETY: it is not used again.
+        // SAFETY: the object is not used again.
         unsafe { free(handle) }.unwrap();
     }
 
@@ -226,7 +226,7 @@ mod tests {
         let other = give::<Other>(1);
         assert!(increase(other.cast()).is_err());
         assert!(increase(other.wrapping_byte_add(1).cast()).is_err());
-        // SAFETY: it is not used again; null is nothing.
+        // SAFETY: the object is not used again; null is allowed.
         unsafe {
             free(other).unwrap();
             free::<Other>(std::ptr::null_mut()).unwrap();
@@ -236,14 +236,14 @@ mod tests {
     #[test]
     fn whoever_comes_while_another_uses_it_is_told() {
         let handle = give::<Number>(1);
-        // SAFETY: it is freed below.
+        // SAFETY: the object is freed below.
         let inner = unsafe { with(handle, |_| Ok(increase(handle).is_err())) };
         assert!(inner.unwrap());
-        // SAFETY: while it is used it is not freed.
+        // SAFETY: `free` fails while the object is in use.
         let freed = unsafe { with(handle, |_| Ok(free(handle).is_ok())) };
         assert!(!freed.unwrap());
         assert_eq!(increase(handle).unwrap(), 2);
-        // SAFETY: it is not used again.
+        // SAFETY: the object is not used again.
         unsafe { free(handle) }.unwrap();
     }
 
@@ -251,27 +251,27 @@ mod tests {
     fn several_read_it_and_nobody_changes_it_meanwhile() {
         let handle = give::<Number>(1);
         let read_by = |body: &dyn Fn() -> bool| {
-            // SAFETY: it is freed below.
+            // SAFETY: the object is freed below.
             unsafe { read(handle.cast_const(), |number| Ok(*number == 1 && body())) }.unwrap()
         };
         assert!(read_by(&|| read_by(&|| increase(handle).is_err()) && increase(handle).is_err()));
         assert_eq!(increase(handle).unwrap(), 2);
-        // SAFETY: it is freed below; who reads it while another has it alone is told.
+        // SAFETY: the object is freed below; `read` fails while another call has exclusive use.
         let inner = unsafe { with(handle, |_| Ok(read(handle.cast_const(), |_| Ok(())).is_err())) };
         assert!(inner.unwrap());
-        // SAFETY: it is not used again.
+        // SAFETY: the object is not used again.
         unsafe { free(handle) }.unwrap();
     }
 
     #[test]
     fn after_a_fault_nobody_uses_it() {
         let handle = give::<Number>(1);
-        // SAFETY: it is freed below.
+        // SAFETY: the object is freed below.
         let outcome = catch_unwind(AssertUnwindSafe(|| unsafe {
             with(handle, |_| -> Result<(), Fault> { panic!("a fault") })
         }));
         assert!(outcome.is_err() && increase(handle).is_err());
-        // SAFETY: it is not used again.
+        // SAFETY: the object is not used again.
         unsafe { free(handle) }.unwrap();
     }
 }

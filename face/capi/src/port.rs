@@ -1,4 +1,4 @@
-//! A server's link port on the application's own loop (PostMan §4.2, "Using PostMan library").
+//! A server's link port on the application's event loop (PostMan §4.2, "Using PostMan library").
 
 mod clients;
 mod event;
@@ -7,7 +7,7 @@ mod turn;
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 
-use spillway_server::{BindError, Client, CloseReason, RefuseReason, Role, Word};
+use spillway_server::{BindError, Client, CloseReason, Override, RefuseReason, Role};
 
 pub use self::event::{spw_client, spw_event, spw_event_kind, spw_info};
 pub(crate) use self::turn::Port;
@@ -21,7 +21,7 @@ use crate::waiting::timeout_ms;
 
 const CONSUMED_TOO_MUCH: &str = "more is said to be consumed than has come";
 
-/// A link port: helpers, and clients that speak links themselves, open links to it.
+/// A link port, to which helpers and library clients open links.
 pub struct spw_port {
     _opaque: [u8; 0],
 }
@@ -32,10 +32,10 @@ impl Handle for spw_port {
     const NAME: &'static str = "spw_port";
 }
 
-/// Lets a body use a port and one of its clients.
+/// Runs a body with exclusive use of a port, for one of its clients.
 ///
 /// # Safety
-/// As of [`object::with`].
+/// As for [`object::with`].
 unsafe fn with_client<R>(
     port: *const spw_port,
     client: spw_client,
@@ -43,16 +43,16 @@ unsafe fn with_client<R>(
 ) -> Result<R, Fault> {
     let unknown =
         || Fault::new(spw_status::SPW_UNKNOWN_CLIENT, "the client's connection has ended, or was closed");
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     unsafe {
         object::with(port, |port| port.client(client).ok_or_else(unknown).and_then(|it| body(port, it)))
     }
 }
 
-/// The same with a client that was accepted.
+/// As [`with_client`], for a client that was accepted.
 ///
 /// # Safety
-/// As of [`object::with`].
+/// As for [`object::with`].
 unsafe fn with_accepted<R>(
     port: *const spw_port,
     client: spw_client,
@@ -62,11 +62,11 @@ unsafe fn with_accepted<R>(
         true => body(port, it),
         false => Err(Fault::invalid("the client was not accepted yet: spw_accept, or spw_refuse")),
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     unsafe { with_client(port, client, accepted) }
 }
 
-/// Opens a link port, `HOST:PORT`; with port 0 the system chooses one (`spw_port_address`). `*port` becomes the new port,
+/// Opens a link port at `HOST:PORT`; with port 0 the system chooses one (`spw_port_address`). `*port` becomes the new port,
 /// for the caller to free, or null on an error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_listen(
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn spw_listen(
     port: *mut *mut spw_port,
 ) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for all.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             object::answer(port, "port", std::ptr::null_mut())?;
             let settings = object::read(settings, |settings| Ok(settings.resolve()))?;
@@ -89,11 +89,11 @@ pub unsafe extern "C" fn spw_listen(
     })
 }
 
-/// The port's address, into a buffer of `SPW_ADDRESS_BYTES`.
+/// Writes the port's address into a buffer of `SPW_ADDRESS_BYTES`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_address(port: *const spw_port, buffer: *mut c_char, size: usize) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let address = object::with(port, |port| Ok(port.links.address()))?;
             argument::write_address(address, buffer, size)
@@ -101,37 +101,37 @@ pub unsafe extern "C" fn spw_port_address(port: *const spw_port, buffer: *mut c_
     })
 }
 
-/// The descriptor to watch for reading in the application's `epoll` or `poll`. It never changes, and belongs to the port: do
-/// not close it.
+/// The descriptor to watch for reading, by `poll`, `epoll` or similar. It never changes, and belongs to the port: do not
+/// close it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_descriptor(port: *const spw_port) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { object::with(port, |port| Ok(port.epoll().as_raw_fd())) })
 }
 
-/// How long to wait for the descriptor at most, in milliseconds, as `poll` takes it. -1: for ever. Ask after `spw_flush`,
-/// right before the wait.
+/// The timeout for `poll`: how long to wait for the descriptor before `spw_port_handle` is due, in milliseconds, rounded up;
+/// -1: without limit. Call it after `spw_flush`, right before the wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_next_timeout_ms(port: *const spw_port) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { object::with(port, |port| Ok(timeout_ms(port.poll_timeout()))) })
 }
 
-/// Begins a turn: to be called when the descriptor is ready and when the timeout has passed; once too often does no harm.
-/// Then `spw_decompose` until 0, then `spw_flush`. Links are accepted, and lost ones noticed, by the way.
+/// Begins a turn. Call it when the descriptor is ready and when the timeout has passed, then `spw_decompose` until it
+/// returns 0, then `spw_flush`. Spurious calls are harmless.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_handle(port: *mut spw_port) -> c_int {
     let handle = |port: &mut Port| port.handle().map_err(|error| Fault::system("epoll", &error));
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { object::with(port, handle) })
 }
 
-/// Takes what came apart: 1 and the next event, or 0 when this turn has no more. What the event before lent is no longer
-/// good.
+/// Returns 1 and the next event, or 0 when this turn has no more events. Bytes and text of the previous event are not
+/// valid any more. This call also accepts links and receives from them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_decompose(port: *mut spw_port, event: *mut spw_event) -> c_int {
     call(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             object::answer(event, "event", spw_event::nothing())?;
             object::with(port, |port| match port.decompose() {
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn spw_decompose(port: *mut spw_port, event: *mut spw_even
     })
 }
 
-/// Accepts a client that connects. Once is enough.
+/// Accepts a client that connects. No effect for a client that was accepted before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_accept(port: *mut spw_port, client: spw_client) -> c_int {
     let accept = |port: &mut Port, it| {
@@ -151,11 +151,11 @@ pub unsafe extern "C" fn spw_accept(port: *mut spw_port, client: spw_client) -> 
         }
         Ok(())
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { with_client(port, client, accept) })
 }
 
-/// Why a client is refused.
+/// Reasons for `spw_refuse`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum spw_refusal {
@@ -163,12 +163,12 @@ pub enum spw_refusal {
     SPW_REFUSE_FULL = 1,
     /// This client may not connect.
     SPW_REFUSE_FORBIDDEN = 2,
-    /// The server is going away, or does not serve now.
+    /// The server drains, or does not serve now.
     SPW_REFUSE_UNAVAILABLE = 3,
 }
 
-/// Refuses a client that was not accepted, with a `spw_refusal`. The number is no longer good, and what it asked counts as
-/// undelivered.
+/// Refuses a client that was not accepted; `reason` is a `spw_refusal`. The number is not valid any more, and the client's
+/// requests count as undelivered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_refuse(port: *mut spw_port, client: spw_client, reason: c_int) -> c_int {
     let refuse = |port: &mut Port, it| {
@@ -185,12 +185,12 @@ pub unsafe extern "C" fn spw_refuse(port: *mut spw_port, client: spw_client, rea
         port.clients.remove(client);
         Ok(())
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { with_client(port, client, refuse) })
 }
 
-/// Puts a prefix of a reply into the link's next batch, as far as the client's window and the batch allow, and returns its
-/// length. The bytes are copied. After it took less than all, `SPW_ROOM` tells when it is worth trying again.
+/// Copies a prefix of a reply into the link's next batch, as far as the client's window and the batch allow, and returns
+/// its length. If that is less than the whole reply, try again after `SPW_ROOM`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_compose(
     port: *mut spw_port,
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn spw_compose(
     length: usize,
 ) -> isize {
     call(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let reply = argument::bytes(reply, length)?;
             with_accepted(port, client, |port, client| Ok(port.links.compose(client, reply).cast_signed()))
@@ -207,8 +207,8 @@ pub unsafe extern "C" fn spw_compose(
     })
 }
 
-/// So many bytes of a client's requests are dealt with: it may send as many more. `SPW_INVALID` when that
-/// is more than came.
+/// The application has processed `length` more bytes of a client's requests: the client may send as many more.
+/// `SPW_INVALID` if that is more than were received.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_consumed(port: *mut spw_port, client: spw_client, length: usize) -> c_int {
     let consumed = |port: &mut Port, it| {
@@ -217,11 +217,11 @@ pub unsafe extern "C" fn spw_consumed(port: *mut spw_port, client: spw_client, l
         }
         port.links.consumed(it, length).map_err(|_| Fault::invalid(CONSUMED_TOO_MUCH))
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { with_client(port, client, consumed) })
 }
 
-/// What is known about a client: the paper's *get_info*.
+/// A client's role, address and byte counts: the paper's *get_info*.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_get_info(
     port: *const spw_port,
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn spw_get_info(
     done(|| {
         let mut known =
             spw_info { role: 0, address: [0; SPW_ADDRESS_BYTES], bytes_received: 0, bytes_sent: 0 };
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let found = with_client(port, client, |port, client| {
                 let ended =
@@ -252,8 +252,8 @@ pub unsafe extern "C" fn spw_get_info(
     })
 }
 
-/// Sets a pointer of the application's own for a client: all its events have it as `context`. It is never followed or freed
-/// here.
+/// Sets the application's own pointer for a client, which all later events of this client have as `context`. The library
+/// neither follows nor frees it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_set_context(
     port: *mut spw_port,
@@ -265,23 +265,23 @@ pub unsafe extern "C" fn spw_set_context(
         port.clients.set_context(client, context);
         Ok(())
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { with_client(port, client, set) })
 }
 
-/// Sends no more to a client, which may still send. What was composed before still reaches it.
+/// Ends the stream of replies to a client, which may still send. Replies composed before still reach the client.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_finish_reply(port: *mut spw_port, client: spw_client) -> c_int {
     let finish = |port: &mut Port, client| {
         port.links.finish(client);
         Ok(())
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { with_accepted(port, client, finish) })
 }
 
-/// Closes the connection of a client that was accepted; the number is no longer good. What was composed before still reaches the client, unless
-/// `reset` is not 0.
+/// Closes the connection of a client that was accepted; the number is not valid any more. Replies composed before still
+/// reach the client, unless `reset` is not 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_close_connection(
     port: *mut spw_port,
@@ -294,20 +294,21 @@ pub unsafe extern "C" fn spw_close_connection(
         port.clients.remove(client);
         Ok(())
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { with_accepted(port, client, close) })
 }
 
-/// Ends a turn: everything that was composed leaves, in one batch for each link. Call it also after composing outside of a
+/// Ends a turn: sends everything that was composed, in one batch for each link. Call it also after composing outside of a
 /// turn.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_flush(port: *mut spw_port) -> c_int {
     let flush = |port: &mut Port| port.flush().map_err(|error| Fault::system("epoll", &error));
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { object::with(port, flush) })
 }
 
-/// Asks helpers and clients to move all connections away within this time, before the server goes. `spw_flush` sends it.
+/// Asks helpers and library clients to move all connections away within `deadline_ms`, before the server ends. `spw_flush`
+/// sends the request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_drain(port: *mut spw_port, deadline_ms: u32) -> c_int {
     let drain = |port: &mut Port| {
@@ -315,25 +316,25 @@ pub unsafe extern "C" fn spw_drain(port: *mut spw_port, deadline_ms: u32) -> c_i
         port.is_touched = true;
         Ok(())
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { object::with(port, drain) })
 }
 
-/// Where the operator wants sessions.
+/// An operator's override of relief.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum spw_relief_word {
-    /// Clients decide.
-    SPW_RELIEF_AUTO = 0,
-    /// With helpers.
-    SPW_RELIEF_ON = 1,
-    /// Direct.
-    SPW_RELIEF_OFF = 2,
+pub enum spw_override {
+    /// No override: clients decide.
+    SPW_OVERRIDE_AUTO = 0,
+    /// Sessions are helped.
+    SPW_OVERRIDE_ON = 1,
+    /// Sessions are direct.
+    SPW_OVERRIDE_OFF = 2,
 }
 
-/// Sends sessions where they are wanted, by a `spw_relief_word`, each within this time; it holds for sessions that come
-/// later, too. A session whose client knows no such way stays where it is. Returns how many are sent elsewhere now;
-/// `spw_flush` tells them.
+/// Sets the override of relief, a `spw_override`. Present sessions on the wrong carrier are asked to move at random times
+/// within `within_ms`, and so are later ones after they are accepted. A session whose client knows no such route stays.
+/// Returns the number of sessions asked to move; `spw_flush` sends the requests.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_relief(port: *mut spw_port, word: c_int, within_ms: u32) -> c_int {
     let say = |port: &mut Port| {
@@ -341,37 +342,38 @@ pub unsafe extern "C" fn spw_port_relief(port: *mut spw_port, word: c_int, withi
         port.is_touched = true;
         Ok(count(port.links.say(said, milliseconds(within_ms))))
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { object::with(port, say) })
 }
 
-/// Sends sessions that are helped now back, once: this server can serve them directly again. Returns how many.
+/// Sends the sessions that are helped now back to the server's own port, once, at random times within `within_ms`. Later
+/// sessions are not affected. Returns the number of sessions asked to move.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_release(port: *mut spw_port, within_ms: u32) -> c_int {
     let release = |port: &mut Port| {
         port.is_touched = true;
         Ok(count(port.links.release(milliseconds(within_ms))))
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { object::with(port, release) })
 }
 
-/// The operator's word that C means.
-pub(crate) fn word(word: c_int) -> Result<Word, Fault> {
+/// Converts a `spw_override` from C.
+pub(crate) fn word(word: c_int) -> Result<Override, Fault> {
     match word {
-        0 => Ok(Word::Auto),
-        1 => Ok(Word::On),
-        2 => Ok(Word::Off),
-        _ => Err(Fault::invalid("a word is SPW_RELIEF_AUTO, _ON or _OFF")),
+        0 => Ok(Override::Auto),
+        1 => Ok(Override::On),
+        2 => Ok(Override::Off),
+        _ => Err(Fault::invalid("a word is SPW_OVERRIDE_AUTO, _ON or _OFF")),
     }
 }
 
-/// The reverse.
-pub(crate) fn number(word: Word) -> i32 {
+/// Converts an override to a `spw_override` for C.
+pub(crate) fn number(word: Override) -> i32 {
     let word = match word {
-        Word::Auto => spw_relief_word::SPW_RELIEF_AUTO,
-        Word::On => spw_relief_word::SPW_RELIEF_ON,
-        Word::Off => spw_relief_word::SPW_RELIEF_OFF,
+        Override::Auto => spw_override::SPW_OVERRIDE_AUTO,
+        Override::On => spw_override::SPW_OVERRIDE_ON,
+        Override::Off => spw_override::SPW_OVERRIDE_OFF,
     };
     word as i32
 }
@@ -380,8 +382,8 @@ fn count(sessions: usize) -> c_int {
     c_int::try_from(sessions).unwrap_or(c_int::MAX)
 }
 
-/// How many links, clients and sessions there are; each may be null. Sessions include those that wait for their clients, or
-/// that linger.
+/// Numbers of links, clients and sessions; each pointer may be null. Sessions include those that wait for their clients, and
+/// closed ones that linger.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_counts(
     port: *const spw_port,
@@ -390,7 +392,7 @@ pub unsafe extern "C" fn spw_port_counts(
     sessions: *mut usize,
 ) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for all.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let counts =
                 object::with(port, |port| Ok([port.links.len(), port.clients.len(), port.links.sessions()]))?;
@@ -404,10 +406,10 @@ pub unsafe extern "C" fn spw_port_counts(
     })
 }
 
-/// Closes the port with all its links, and frees it with all that it lent. Contexts are the application's to free. Null is
+/// Closes the port and its links, and frees the port and its events' data. The application frees its contexts. Null is
 /// allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_port_free(port: *mut spw_port) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { object::free(port) });
 }

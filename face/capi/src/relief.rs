@@ -1,4 +1,4 @@
-//! Relief that switches itself (PostMan §5.2, §5.3), for all sessions of a program at one service.
+//! Automatic relief (PostMan §5.2, §5.3) for all sessions of a program at one service.
 
 pub(crate) mod side;
 
@@ -18,8 +18,7 @@ use crate::settings::spw_settings;
 use crate::status::{call, done, write_text};
 use crate::waiting::timeout_ms;
 
-/// Relief of one service, for this program: it learns how fast replies come, moves sessions to helpers when they are late,
-/// and back.
+/// Relief of one service, for this program: measures latency, moves sessions to helpers when replies are late, and back.
 pub struct spw_relief {
     _opaque: [u8; 0],
 }
@@ -30,30 +29,30 @@ impl Handle for spw_relief {
     const NAME: &'static str = "spw_relief";
 }
 
-/// What a relief is about.
+/// The state of a relief.
 #[repr(C)]
 pub struct spw_relief_figures {
-    /// In a word, as in "direct", "late", "moving", "helped", "backed off".
+    /// The stage, such as "direct", "late", "moving", "helped" or "backed off".
     pub stage: [c_char; 16],
-    /// The operator's `spw_relief_word` that holds.
+    /// The present override, a `spw_override`.
     pub word: i32,
-    /// Its sessions.
+    /// Number of sessions.
     pub sessions: u32,
-    /// Those of them that are helped.
+    /// Number of helped sessions.
     pub helped: u32,
-    /// Of the last while: 99 of 100 replies came within so many microseconds. 0: there was none.
+    /// p99 of recent latencies, in microseconds. 0 without replies.
     pub p99_us: u64,
-    /// Times that the sessions were moved to helpers as a whole.
+    /// How often the sessions moved to helpers together.
     pub activations: u64,
-    /// Times that this was found to be of no use.
+    /// How often helpers were found to be of no use.
     pub back_offs: u64,
-    /// Sessions that went where they were sent.
+    /// Moves of single sessions that succeeded.
     pub moves: u64,
 }
 
-/// Makes the relief of a service, whose server and helpers these settings name, with the bounds of its sessions. Replies are
-/// late after `sla_us` microseconds (10 to 10,000,000). `*relief` becomes the new relief, for the caller to free, or null on
-/// an error.
+/// Makes the relief of a service; the settings name the server and the helpers, and the bounds of sessions. Replies are late
+/// after `sla_us` microseconds (10 to 10,000,000). `*relief` becomes the new relief, for the caller to free, or null on an
+/// error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_new(
     settings: *const spw_settings,
@@ -61,7 +60,7 @@ pub unsafe extern "C" fn spw_relief_new(
     relief: *mut *mut spw_relief,
 ) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             object::answer(relief, "relief", std::ptr::null_mut())?;
             let (routes, bounds) = object::read(settings, |settings| settings.resolve())?;
@@ -73,16 +72,16 @@ pub unsafe extern "C" fn spw_relief_new(
     })
 }
 
-/// Opens a session, as `spw_connect` does, where the relief wants it: it moves it from then on. While sessions are helped the
-/// helpers are asked first, which takes some milliseconds. `SPW_AGAIN` when there are too many. Tell `spw_measured` of each of
-/// its replies, and `spw_waiting` of what has none.
+/// Opens a session, as `spw_connect` does, on the carrier that the relief chooses; the relief also moves it later. While
+/// sessions are helped, this call asks helpers for their load, which blocks for some milliseconds. `SPW_AGAIN` when there
+/// are too many sessions. Report each reply by `spw_measured`, and the oldest request without a reply by `spw_waiting`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_connect(
     relief: *mut spw_relief,
     session: *mut *mut spw_session,
 ) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             object::answer(session, "session", std::ptr::null_mut())?;
             let opened = object::with(relief, |owner| side::open(owner.shared()))?;
@@ -91,34 +90,34 @@ pub unsafe extern "C" fn spw_relief_connect(
     })
 }
 
-/// The descriptor to watch for reading, beside those of the sessions.
+/// The descriptor to watch for reading, besides those of the sessions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_descriptor(relief: *const spw_relief) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { object::with(relief, |owner| Ok(owner.lock()?.relief.as_fd().as_raw_fd())) })
 }
 
-/// How long to wait at most before `spw_relief_handle` is due, in milliseconds, as `poll` takes it. -1: for ever. Ask after
-/// the sessions' calls, right before the wait.
+/// The timeout for `poll`: how long to wait before `spw_relief_handle` is due, in milliseconds, rounded up; -1: without
+/// limit. Call it after all calls with sessions, right before the wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_next_timeout_ms(relief: *const spw_relief) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { object::with(relief, |owner| Ok(timeout_ms(owner.lock()?.due()))) })
 }
 
-/// Does what is due, and moves sessions: to be called when the descriptor is ready and when the timeout has passed. Returns
-/// how many are moving. `spw_wait` with one of its sessions does this, too.
+/// Decides, and moves sessions. Call it when the descriptor is ready and when the timeout has passed. Returns the number of
+/// sessions that were ordered to move. `spw_wait` with one of the relief's sessions does this, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_handle(relief: *mut spw_relief) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { object::with(relief, |owner| side::handle(owner.shared())) })
 }
 
-/// The operator's word, a `spw_relief_word`: it overrides everything for so many milliseconds; 0 is until another word.
+/// Sets the operator's override, a `spw_override`, for `lasts_ms` milliseconds; 0 is without limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_say(relief: *mut spw_relief, word_of: c_int, lasts_ms: u32) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller passes a valid or null pointer.
         unsafe {
             object::with(relief, |owner| {
                 let word = word(word_of)?;
@@ -130,15 +129,15 @@ pub unsafe extern "C" fn spw_relief_say(relief: *mut spw_relief, word_of: c_int,
     })
 }
 
-/// Other helpers from now on: those of these settings, of which only the helpers are looked at. Sessions at a helper that is
-/// no longer named stay until they are moved.
+/// Replaces the helpers by those of these settings, which must name the same server; other settings have no effect. A
+/// session on a helper outside the new list stays there until it moves.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_set_helpers(
     relief: *mut spw_relief,
     settings: *const spw_settings,
 ) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let (routes, _) = object::read(settings, |settings| settings.resolve())?;
             object::with(relief, |owner| owner.lock()?.set_helpers(routes))
@@ -146,7 +145,7 @@ pub unsafe extern "C" fn spw_relief_set_helpers(
     })
 }
 
-/// What it has decided since it was last asked: 1 and a line for the log, or 0. Longer ones are cut to `size`.
+/// Returns 1 and the next decision as a line for the log, cut to `size`, or 0 without a decision.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_next_notice(
     relief: *mut spw_relief,
@@ -154,7 +153,7 @@ pub unsafe extern "C" fn spw_relief_next_notice(
     size: usize,
 ) -> c_int {
     call(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let room = argument::room(buffer.cast(), size)?;
             object::with(relief, |owner| match owner.lock()?.relief.poll_notice() {
@@ -168,14 +167,14 @@ pub unsafe extern "C" fn spw_relief_next_notice(
     })
 }
 
-/// What it is about.
+/// Returns the state of a relief.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_status(
     relief: *const spw_relief,
     figures: *mut spw_relief_figures,
 ) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let known = object::with(relief, |owner| {
                 let side = owner.lock()?;
@@ -201,9 +200,9 @@ pub unsafe extern "C" fn spw_relief_status(
     })
 }
 
-/// Frees a relief. Its sessions go on where they are, as those of `spw_connect` do. Null is allowed.
+/// Frees a relief. Its sessions continue on their carriers, like sessions of `spw_connect`. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_free(relief: *mut spw_relief) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { object::free(relief) });
 }

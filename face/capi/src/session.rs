@@ -19,7 +19,7 @@ use crate::settings::spw_settings;
 use crate::status::{Fault, call, done, lock, of_stream};
 use crate::waiting::timeout_ms;
 
-/// A session: one ordered stream of bytes in each direction, which goes on by itself when what carries it is lost.
+/// A session: one ordered stream of bytes in each direction. It continues on another route when its carrier is lost.
 pub struct spw_session {
     _opaque: [u8; 0],
 }
@@ -30,24 +30,24 @@ impl Handle for spw_session {
     const NAME: &'static str = "spw_session";
 }
 
-/// Lets a body use a session.
+/// Runs a body with exclusive use of a session.
 ///
 /// # Safety
-/// As of [`object::with`].
+/// As for [`object::with`].
 unsafe fn with_side<R>(
     session: *const spw_session,
     body: impl FnOnce(&mut ClientSide) -> Result<R, Fault>,
 ) -> Result<R, Fault> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     unsafe { object::with(session, |shared| body(&mut *lock(shared)?)) }
 }
 
-/// Opens a session and returns at once: the first route is tried from now on. What is sent before a server has answered
-/// waits. `*session` becomes the new session, for the caller to free, or null on an error.
+/// Begins to open a session on the first route, and returns at once. Bytes that are sent before the server has answered
+/// wait. `*session` becomes the new session, for the caller to free, or null on an error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_connect(settings: *const spw_settings, session: *mut *mut spw_session) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             object::answer(session, "session", std::ptr::null_mut())?;
             let (routes, bounds) = object::read(settings, |settings| settings.resolve())?;
@@ -57,13 +57,13 @@ pub unsafe extern "C" fn spw_connect(settings: *const spw_settings, session: *mu
     })
 }
 
-/// Sends a prefix of `length` bytes and returns its length. `SPW_AGAIN` when too much is not acknowledged yet:
-/// `SPW_SESSION_ROOM` tells when it is worth trying again. What was taken is kept until the server has it, on whatever
-/// route.
+/// Takes a prefix of `length` bytes for sending, and returns its length. These bytes are kept, and sent on any route, until
+/// the server has acknowledged them. `SPW_AGAIN` when too many bytes are not acknowledged yet: try again after
+/// `SPW_SESSION_ROOM`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_send(session: *mut spw_session, data: *const c_void, length: usize) -> isize {
     call(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let bytes = argument::bytes(data, length)?;
             with_side(session, |side| match side.session.send(Instant::now(), bytes) {
@@ -74,12 +74,12 @@ pub unsafe extern "C" fn spw_send(session: *mut spw_session, data: *const c_void
     })
 }
 
-/// Receives up to `size` bytes and returns how many. 0 is the end of the stream. `SPW_AGAIN` when nothing has arrived; all
-/// other errors are for ever.
+/// Receives up to `size` bytes and returns their number; 0 is the end of the stream. `SPW_AGAIN` when nothing has arrived;
+/// other errors of the stream are final.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_receive(session: *mut spw_session, buffer: *mut c_void, size: usize) -> isize {
     call(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let room = argument::room(buffer, size)?;
             if room.is_empty() {
@@ -93,45 +93,45 @@ pub unsafe extern "C" fn spw_receive(session: *mut spw_session, buffer: *mut c_v
     })
 }
 
-/// The descriptor to watch for reading, in `poll`, `epoll` or anything like it. It never changes, and belongs to the
-/// session: do not close it.
+/// The descriptor to watch for reading, by `poll`, `epoll` or similar. It never changes, and belongs to the session: do not
+/// close it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_poll_descriptor(session: *const spw_session) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { with_side(session, |side| Ok(side.session.as_fd().as_raw_fd())) })
 }
 
-/// How long to wait for the descriptor at most before `spw_handle` is due, in milliseconds, rounded up: as `poll` takes it.
-/// -1: for ever. Ask after the other calls, right before the wait.
+/// The timeout for `poll`: how long to wait for the descriptor before `spw_handle` is due, in milliseconds, rounded up; -1:
+/// without limit. Call it after all other calls, right before the wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_next_timeout_ms(session: *const spw_session) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { with_side(session, |side| Ok(timeout_ms(side.session.poll_timeout()))) })
 }
 
-/// Does what there is to do: to be called when the descriptor is ready and when the timeout has passed; once too often does
-/// no harm. Returns 1 when `spw_receive` has something (bytes, the end, or an error), otherwise 0.
+/// Sends, receives and handles timeouts. Call it when the descriptor is ready and when the timeout has passed; spurious
+/// calls are harmless. Returns 1 if `spw_receive` would return bytes, the end, or a final error; otherwise 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_handle(session: *mut spw_session) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { with_side(session, |side| Ok(side.handle())) })
 }
 
-/// For programs without a loop: waits until there is something to do, `timeout_ms` at most (-1: for ever), and does it.
-/// Returns as `spw_handle`. 0 says that something was done, that the time has passed, or that a signal came: call again as
-/// long as what is wanted has not come.
+/// For programs without an event loop: waits for input or a timer, at most `timeout_ms` (-1: without limit), and then does
+/// what `spw_handle` does. Returns 1 like `spw_handle`; 0 after other input, after the timeout, or after a signal: call it
+/// again until the result is there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_wait(session: *mut spw_session, timeout_ms: c_int) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { object::with(session, |shared| side::wait(shared, timeout_ms)) })
 }
 
-/// What happened since it was last asked: 1 and an event, or 0. Ask until 0 after `spw_handle`; of those that nobody asks for
-/// the latest 32 are kept.
+/// Returns 1 and the next event, or 0 without an event. Call it after `spw_handle` until it returns 0; only the latest 32
+/// events are kept.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_next_event(session: *mut spw_session, event: *mut spw_session_event) -> c_int {
     call(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let nothing = spw_session_event { kind: 0, route: 0, address: null(), why: null() };
             object::answer(event, "event", nothing)?;
@@ -143,8 +143,8 @@ pub unsafe extern "C" fn spw_next_event(session: *mut spw_session, event: *mut s
     })
 }
 
-/// What carries the session now: `*route` becomes a helper's number or `SPW_DIRECT`, and the buffer its address; both may be
-/// null (with a `size` of 0). `SPW_AGAIN` while nothing does.
+/// The route that carries the session now: `*route` becomes a helper's number or `SPW_DIRECT`, and `address` its address.
+/// Both may be null (with a `size` of 0). `SPW_AGAIN` while no route carries the session.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_carrier(
     session: *const spw_session,
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn spw_carrier(
     size: usize,
 ) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for all.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let (number, carrier) = with_side(session, |side| {
                 let carrier: SocketAddr =
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn spw_carrier(
     })
 }
 
-/// Moves to a route, a helper's number or `SPW_DIRECT`, at once. Requests may be under way: nothing is lost.
+/// Moves the session at once to a route, a helper's number or `SPW_DIRECT`. Requests may be in flight: no byte is lost.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_move(session: *mut spw_session, route: u32) -> c_int {
     done(|| {
@@ -177,18 +177,17 @@ pub unsafe extern "C" fn spw_move(session: *mut spw_session, route: u32) -> c_in
             let place = side.place(route)?;
             side.session.move_to(Instant::now(), place).map_err(|error| of_stream(&error))
         };
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller passes a valid or null pointer.
         unsafe { with_side(session, move_it) }
     })
 }
 
-/// Other routes from now on: the server and the helpers of these settings, which may be others than the session was opened
-/// with. What carries it goes on doing so, be it among them or not (`SPW_FORMER_ROUTE`). All else in the settings is of no
-/// effect; the key must be the same.
+/// Replaces the session's routes by the server and the helpers of these settings. The present carrier stays in use, even if
+/// it is not among them (`SPW_FORMER_ROUTE`). The key must be the same as before; other settings have no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_set_routes(session: *mut spw_session, settings: *const spw_settings) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let (routes, _) = object::read(settings, |settings| settings.resolve())?;
             with_side(session, |side| side.set_routes(routes))
@@ -196,62 +195,62 @@ pub unsafe extern "C" fn spw_set_routes(session: *mut spw_session, settings: *co
     })
 }
 
-/// Tells the session's relief that a reply came, so long after its request was meant to be sent, in microseconds. Not for
-/// requests that wait because they are asked to. Of no effect for sessions of `spw_connect`.
+/// Reports a reply to the session's relief: `latency_us` is the time in microseconds since the request was due. Not for
+/// blocking commands, which wait on purpose. No effect for sessions of `spw_connect`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_measured(session: *mut spw_session, latency_us: u64) -> c_int {
     let tell = |side: &mut ClientSide| match side.relief() {
         Some(membership) => membership.measured(Duration::from_micros(latency_us)),
         None => Ok(()),
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { with_side(session, tell) })
 }
 
-/// Tells the session's relief for how long the oldest request without a reply has waited, in microseconds; negative when
-/// none waits. Say so when it changes. Of no effect for sessions of `spw_connect`.
+/// Reports to the session's relief for how long the oldest request without a reply has waited, in microseconds; negative
+/// without such a request. Call it when that request changes. No effect for sessions of `spw_connect`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_waiting(session: *mut spw_session, waited_us: i64) -> c_int {
     let tell = |side: &mut ClientSide| match side.relief() {
         Some(membership) => membership.waiting(u64::try_from(waited_us).ok().map(Duration::from_micros)),
         None => Ok(()),
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { with_side(session, tell) })
 }
 
-/// Sends no more; replies still come.
+/// Ends the outgoing stream; replies still arrive.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_finish(session: *mut spw_session) -> c_int {
     let finish = |side: &mut ClientSide| {
         side.session.finish(Instant::now());
         Ok(())
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { with_side(session, finish) })
 }
 
-/// Closes. What was sent still reaches the server if the session is handled until it is over (`spw_is_over`).
+/// Closes the session. Sent bytes still reach the server if the session is handled until it is over (`spw_is_over`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_close(session: *mut spw_session) -> c_int {
     let close = |side: &mut ClientSide| {
         side.session.close(Instant::now());
         Ok(())
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { with_side(session, close) })
 }
 
-/// 1 when nothing more comes of the session: it was closed and the server has everything, or it failed for ever, which
-/// `spw_receive` then tells. Otherwise 0.
+/// 1 if the session has ended: it was closed and the server has received everything, or it failed, with the error that
+/// `spw_receive` returns. Otherwise 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_is_over(session: *const spw_session) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { with_side(session, |side| Ok(c_int::from(side.session.is_over()))) })
 }
 
-/// After `SPW_GONE`: the server is known to have received `*acknowledged` of the `*written` bytes that were sent. Both may be
-/// null. `SPW_AGAIN` when no call has returned `SPW_GONE`.
+/// After `SPW_GONE`: the server is known to have received `*acknowledged` of the `*written` bytes that were sent. Both may
+/// be null. `SPW_AGAIN` when no call has returned `SPW_GONE`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_gone(
     session: *const spw_session,
@@ -259,7 +258,7 @@ pub unsafe extern "C" fn spw_gone(
     written: *mut u64,
 ) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for all.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let gone = with_side(session, |side| {
                 side.gone.ok_or_else(|| Fault::again("the session is not known to be gone"))
@@ -276,10 +275,10 @@ pub unsafe extern "C" fn spw_gone(
     })
 }
 
-/// Frees a session, with all that it lent; without `spw_close` before, and until it is over, the server may not have
+/// Frees a session and its events' texts. Before the session is closed and over, the server may not have received
 /// everything. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_free(session: *mut spw_session) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { object::free(session) });
 }

@@ -1,4 +1,4 @@
-//! What a client's session needs to know.
+//! Settings of clients' sessions.
 
 use std::ffi::{c_char, c_int};
 use std::net::SocketAddr;
@@ -10,16 +10,16 @@ use crate::argument::{self, milliseconds};
 use crate::object::{self, Handle};
 use crate::status::{Fault, call, done};
 
-/// The route to the server's own link port: direct. Helpers have 0, 1, 2 and so on, in the order in which they were given.
+/// The route to the server's own link port: direct. Helpers have the numbers 0, 1, 2 and so on, in the order of the list.
 pub const SPW_DIRECT: u32 = u32::MAX;
 
-/// The number of a route that is no longer among those of the session (`spw_set_routes`), and still carries it.
+/// The number of a route that carries the session, but is not in its present list (`spw_set_routes`).
 pub const SPW_FORMER_ROUTE: u32 = u32::MAX - 1;
 
-/// Helpers of one session.
+/// Maximum of helpers in one list.
 const HELPERS_MAX: usize = 256;
 
-/// What sessions need to know. Owned by the caller; sessions keep a copy.
+/// Settings of sessions. Owned by the caller; sessions keep a copy.
 pub struct spw_settings {
     _opaque: [u8; 0],
 }
@@ -41,7 +41,7 @@ impl Handle for spw_settings {
     const NAME: &'static str = "spw_settings";
 }
 
-/// Where a session can go, in the order in which it tries: each route with its number in C.
+/// A session's routes in the order in which it tries them, each with its number in C.
 #[derive(Clone, Debug)]
 pub(crate) struct Routes(Vec<(u32, LinkTarget)>);
 
@@ -50,7 +50,7 @@ impl Routes {
         self.0.iter().map(|(_, target)| target.clone()).collect()
     }
 
-    /// The server's own, and the helpers'.
+    /// The route to the server's own link port, and those to helpers.
     pub(crate) fn split(&self) -> (Option<LinkTarget>, Vec<LinkTarget>) {
         let (direct, helpers): (Vec<_>, Vec<_>) =
             self.0.iter().cloned().partition(|(number, _)| *number == SPW_DIRECT);
@@ -58,7 +58,7 @@ impl Routes {
         (targets(direct).next(), targets(helpers).collect())
     }
 
-    /// The place of a route in the list.
+    /// The index of a route in the list.
     pub(crate) fn place(&self, route: u32) -> Result<usize, Fault> {
         self.0.iter().position(|(number, _)| *number == route).ok_or_else(|| match route {
             SPW_DIRECT => {
@@ -68,7 +68,7 @@ impl Routes {
         })
     }
 
-    /// The number of the route that has this address.
+    /// The number of the route with this address.
     pub(crate) fn route(&self, address: SocketAddr) -> u32 {
         let found = self.0.iter().find(|(_, target)| target.address == address);
         found.map_or(SPW_FORMER_ROUTE, |(number, _)| *number)
@@ -76,7 +76,7 @@ impl Routes {
 }
 
 impl Settings {
-    /// Where a session of these settings can go, and its bounds.
+    /// The routes of a session with these settings, and its bounds.
     pub(crate) fn resolve(&self) -> Result<(Routes, SessionSettings), Fault> {
         if self.server.is_none() && self.helpers.is_empty() {
             return Err(Fault::invalid(
@@ -109,17 +109,17 @@ impl Settings {
     }
 }
 
-/// Makes settings with the defaults of everything: no address yet. Null when there is no memory.
+/// Makes settings with default values and without addresses. Null after a fault inside the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn spw_settings_new() -> *mut spw_settings {
     call(|| Ok(object::give(Settings::default())))
 }
 
-/// The server's own link port, `HOST:PORT`: the direct route. A host's name is looked up at once, which may wait.
+/// Sets the server's own link port, `HOST:PORT`: the direct route. A host's name is looked up at once, which may block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_server(settings: *mut spw_settings, address: *const c_char) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let address = argument::address(argument::text(address, "address")?)?;
             object::with(settings, |settings| {
@@ -130,13 +130,13 @@ pub unsafe extern "C" fn spw_settings_server(settings: *mut spw_settings, addres
     })
 }
 
-/// The helpers' link ports, `HOST:PORT`, separated by commas or white space, 256 at most. They take the place of those
-/// that were given before. Names are looked up at once, which may wait. The first is tried first: give programs that shall
-/// not all meet at one helper different orders.
+/// Sets the list of helpers' link ports, `HOST:PORT`, separated by commas or white space, 256 at most. It replaces an
+/// earlier list. Names are looked up at once, which may block. The first helper is tried first: to spread programs over
+/// helpers, give them lists in different orders.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_helpers(settings: *mut spw_settings, list: *const c_char) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let list = argument::text(list, "list")?.split(|c: char| c == ',' || c.is_whitespace());
             let texts: Vec<&str> = list.filter(|text| !text.is_empty()).take(HELPERS_MAX + 1).collect();
@@ -152,12 +152,12 @@ pub unsafe extern "C" fn spw_settings_helpers(settings: *mut spw_settings, list:
     })
 }
 
-/// The client key, from a key file that only its owner can read (`spillway key new FILE`). Not needed on loopback
-/// when neither server nor helpers have keys.
+/// Sets the client key, from a key file that only its owner can read (`spillway key new FILE`). Not needed on loopback
+/// if neither server nor helpers have keys.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_key_file(settings: *mut spw_settings, path: *const c_char) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let key = argument::key_file(argument::text(path, "path")?)?;
             object::with(settings, |settings| {
@@ -168,12 +168,12 @@ pub unsafe extern "C" fn spw_settings_key_file(settings: *mut spw_settings, path
     })
 }
 
-/// The client key, as the text of a key file. The library keeps a copy, and wipes it at the end; the caller's is the
-/// caller's to wipe.
+/// Sets the client key, from the text of a key file. The library erases its copy when it is freed; the caller should
+/// erase its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_key_text(settings: *mut spw_settings, text: *const c_char) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let key = argument::key_text(argument::text(text, "text")?)?;
             object::with(settings, |settings| {
@@ -184,14 +184,14 @@ pub unsafe extern "C" fn spw_settings_key_text(settings: *mut spw_settings, text
     })
 }
 
-/// Whether links that would not be encrypted are refused (0 by default): of a server or helper that is too old for it.
-/// Otherwise links are encrypted where both ends can and have a key.
+/// If `require` is not 0 (default 0), refuses unencrypted links, which servers and helpers of older versions have.
+/// Otherwise links are encrypted if both ends can encrypt and have a key.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_require_encryption(
     settings: *mut spw_settings,
     require: c_int,
 ) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     unsafe {
         change(settings, |settings| {
             settings.encryption = if require == 0 { Encryption::Preferred } else { Encryption::Required };
@@ -200,12 +200,12 @@ pub unsafe extern "C" fn spw_settings_require_encryption(
     }
 }
 
-/// The server that is wanted of helpers which serve several: its link port, as the helpers' configuration names it. Not
-/// needed where they serve one.
+/// Names the server for helpers that serve several servers: its link port, as in the helpers' configuration. Not needed
+/// for helpers of one server.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_service(settings: *mut spw_settings, address: *const c_char) -> c_int {
     done(|| {
-        // SAFETY: the caller vouches for both.
+        // SAFETY: the caller passes valid or null pointers.
         unsafe {
             let address = argument::address(argument::text(address, "address")?)?;
             object::with(settings, |settings| {
@@ -216,11 +216,11 @@ pub unsafe extern "C" fn spw_settings_service(settings: *mut spw_settings, addre
     })
 }
 
-/// The route on which sessions begin: a helper's number, or `SPW_DIRECT`. By default the first helper, or direct where
-/// there is none.
+/// Sets the route that sessions try first: a helper's number, or `SPW_DIRECT`. Default: the first helper, or direct
+/// without helpers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_begin(settings: *mut spw_settings, route: u32) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     unsafe {
         change(settings, |settings| {
             settings.begin = Some(route);
@@ -229,9 +229,9 @@ pub unsafe extern "C" fn spw_settings_begin(settings: *mut spw_settings, route: 
     }
 }
 
-/// How long a carrier may be silent while something is awaited of it, in milliseconds: what is chosen by measured round
-/// trips is never less than `floor` (100 by default) nor more than `ceiling` (1000). One that is silent for `idle` (5000)
-/// although nothing is awaited is asked for a sign of life.
+/// Bounds of the timeout after which a session leaves a carrier that owes an answer, in milliseconds. The timeout follows
+/// measured round trips, between `floor` (default 100) and `ceiling` (1000). A carrier that owes no answer is probed after
+/// `idle` (5000) of silence.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_patience_ms(
     settings: *mut spw_settings,
@@ -247,12 +247,12 @@ pub unsafe extern "C" fn spw_settings_patience_ms(
             Patience { floor: milliseconds(floor), ceiling: milliseconds(ceiling), idle: milliseconds(idle) };
         Ok(())
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     unsafe { change(settings, change_it) }
 }
 
-/// Over how much time sessions return to the server when no helper is left, in milliseconds: each at random within
-/// `window` (1000 by default), which doubles up to `window_max` (8000) while the server does not take it.
+/// Spreads the return of sessions to the server when no helper is left, in milliseconds: each session returns at a random
+/// time within `window` (default 1000), which doubles up to `window_max` (8000) after each attempt that fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_pace_ms(
     settings: *mut spw_settings,
@@ -266,12 +266,12 @@ pub unsafe extern "C" fn spw_settings_pace_ms(
         settings.session.pace = Pace { window: milliseconds(window), window_max: milliseconds(window_max) };
         Ok(())
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     unsafe { change(settings, change_it) }
 }
 
-/// How long one route may take until the server has answered on it (1000 by default), and after how long without any the
-/// session is given up (60000), in milliseconds.
+/// Timeouts in milliseconds: for the server's answer on a new `route` (default 1000), and for a `session` without an
+/// answering route, which is then given up (60000).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_give_up_ms(
     settings: *mut spw_settings,
@@ -286,12 +286,12 @@ pub unsafe extern "C" fn spw_settings_give_up_ms(
         settings.session.give_up_after = milliseconds(session);
         Ok(())
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     unsafe { change(settings, change_it) }
 }
 
-/// Bytes that may have arrived and not been received (256 KiB by default), and bytes that may be sent and not
-/// acknowledged, which are kept in memory (256 KiB). From 4 KiB to 64 MiB.
+/// Bounds of a session's memory: bytes that have arrived and were not received (default 256 KiB), and bytes that were
+/// sent and not acknowledged (256 KiB). From 4 KiB to 64 MiB each.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_limits(
     settings: *mut spw_settings,
@@ -302,7 +302,7 @@ pub unsafe extern "C" fn spw_settings_limits(
         settings.session.stream = stream_limits(window_bytes, kept_bytes)?;
         Ok(())
     };
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     unsafe { change(settings, change_it) }
 }
 
@@ -317,18 +317,18 @@ pub(crate) fn stream_limits(window_bytes: u32, kept_bytes: u32) -> Result<Stream
 }
 
 /// # Safety
-/// As of [`object::with`].
+/// As for [`object::with`].
 unsafe fn change(
     settings: *mut spw_settings,
     change: impl FnOnce(&mut Settings) -> Result<(), Fault>,
 ) -> c_int {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     done(|| unsafe { object::with(settings, change) })
 }
 
-/// Frees settings. Sessions that were made of them go on. Null is allowed.
+/// Frees settings. Sessions made with them continue. Null is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_settings_free(settings: *mut spw_settings) {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller passes a valid or null pointer.
     call(|| unsafe { object::free(settings) });
 }

@@ -1,4 +1,4 @@
-//! What functions return, and the text of the last error.
+//! Return values of functions, and the text of the last error.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -7,35 +7,35 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard};
 
-/// What functions return. Errors are negative, with the numbers of Linux's errno, so that `strerror(-status)` fits.
+/// Results of functions. Errors are negative errno values of Linux, so that `strerror(-status)` is a similar text.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum spw_status {
-    /// It is done.
+    /// Success.
     SPW_OK = 0,
-    /// Not now: nothing has arrived, or there is no room.
+    /// Try again later: nothing has arrived, or there is no room.
     SPW_AGAIN = -11,
     /// A null pointer, an object of another kind, a text that cannot be read, a number out of range, or an object
-    /// that another thread uses at this moment. Nothing was done.
+    /// that another thread is using. Nothing was done.
     SPW_INVALID = -22,
-    /// The system refused: a socket, an address in use, memory.
+    /// A system call failed: no descriptors, an address in use, no memory.
     SPW_SYSTEM = -5,
-    /// A key file, or a key's text, is not as it must be.
+    /// A key file, or a key's text, is invalid, or a key is missing.
     SPW_KEY = -126,
-    /// No more is taken: it was finished or closed.
+    /// The stream was finished or closed, and takes no more bytes.
     SPW_CLOSED = -32,
-    /// The other end reset the connection: bytes under way are lost.
+    /// The other end reset the connection: bytes in flight are lost.
     SPW_RESET = -104,
     /// The server refused the session.
     SPW_REFUSED = -111,
-    /// The server does not know the session any more: it was restarted, or the session expired. `spw_gone` tells how
-    /// much it is known to have received; the outcome of the rest is unknown.
+    /// The server does not know the session any more: it was restarted, or the session expired. `spw_gone` returns how
+    /// many bytes the server is known to have received; the outcome of the rest is unknown.
     SPW_GONE = -103,
     /// No server has answered on any route for too long.
     SPW_TIMED_OUT = -110,
-    /// There is no such client (any more).
+    /// The client's number is unknown, or its connection has ended.
     SPW_UNKNOWN_CLIENT = -107,
-    /// A fault inside the library. It was told on standard error; the object can only be freed.
+    /// A panic inside the library, with a message on standard error; the object can only be freed.
     SPW_INTERNAL = -131,
 }
 
@@ -64,7 +64,7 @@ impl Fault {
     }
 }
 
-/// What a function returns, and how it says that it failed.
+/// A type that functions return, with its value for a failure.
 pub(crate) trait Answer {
     fn failed(status: spw_status) -> Self;
 }
@@ -97,15 +97,15 @@ impl Answer for () {
     fn failed(_: spw_status) {}
 }
 
-/// What several objects share.
+/// Locks data that several objects share. `Err`: a panic has poisoned the lock.
 pub(crate) fn lock<T>(shared: &Mutex<T>) -> Result<MutexGuard<'_, T>, Fault> {
     let broken = |_| Fault::new(spw_status::SPW_INTERNAL, "left by a fault inside the library: free it");
     shared.lock().map_err(broken)
 }
 
-/// Runs the body of a function that C calls: what fails becomes a status and a text, and a panic goes no further.
+/// Runs the body of a function that C calls. A failure or a panic becomes a status and a text.
 pub(crate) fn call<A: Answer>(body: impl FnOnce() -> Result<A, Fault>) -> A {
-    // Whatever a panic leaves half done is marked by `object`, and not used again.
+    // Unwind-safe: `object` marks an object that a panic has left inconsistent, and it is not used again.
     let fault = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(answer)) => return answer,
         Ok(Err(fault)) => fault,
@@ -115,21 +115,21 @@ pub(crate) fn call<A: Answer>(body: impl FnOnce() -> Result<A, Fault>) -> A {
     A::failed(fault.status)
 }
 
-/// [`call`] for functions that answer nothing but that it is done.
+/// [`call`] for functions without a result besides their status.
 pub(crate) fn done(body: impl FnOnce() -> Result<(), Fault>) -> c_int {
     call(|| body().map(|()| spw_status::SPW_OK as c_int))
 }
 
-/// Bytes of an error's text, its end included. Longer ones are cut.
+/// Maximum size of an error's text, with its final zero. Longer texts are cut.
 const TEXT_BYTES_MAX: usize = 512;
 
 thread_local! {
-    /// Not on the heap: nothing is left to free when a thread ends.
+    /// The last error's text. Not on the heap, so that nothing must be freed when a thread ends.
     static LAST: RefCell<[u8; TEXT_BYTES_MAX]> = const { RefCell::new([0; TEXT_BYTES_MAX]) };
 }
 
 fn keep(text: &str) {
-    // Fails only when the thread is about to end, or is us.
+    // Fails only while the thread ends, or in a recursive call.
     let _ = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             write_text(text, &mut *last);
@@ -137,7 +137,7 @@ fn keep(text: &str) {
     });
 }
 
-/// Copies a text and its final zero; one that is too long is cut between two characters.
+/// Copies a text and a final zero; a text that is too long is cut between two characters.
 pub(crate) fn write_text(text: &str, buffer: &mut [u8]) {
     let Some(room) = buffer.len().checked_sub(1) else { return };
     let mut length = room.min(text.len());
@@ -148,14 +148,14 @@ pub(crate) fn write_text(text: &str, buffer: &mut [u8]) {
     buffer[length] = 0;
 }
 
-/// Says in words why the last call in this thread failed, and what to do about it. Never null; empty when none has.
-/// Good until the next call in this thread that fails.
+/// The text of the last error in this thread: why the call failed, and what to do. Never null; empty without an error.
+/// Valid until the next call in this thread that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn spw_last_error() -> *const c_char {
     LAST.try_with(|last| last.as_ptr().cast::<c_char>().cast_const()).unwrap_or(c"".as_ptr())
 }
 
-/// A short text for a status. Never null, and for ever good.
+/// A short text for a status. Never null, and always valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn spw_status_text(status: c_int) -> *const c_char {
     use spw_status as S;
@@ -183,7 +183,7 @@ pub extern "C" fn spw_version() -> *const c_char {
     const { concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast() }
 }
 
-/// What a session's calls return when the stream has failed.
+/// The fault of a session's call for an error of its stream.
 pub(crate) fn of_stream(error: &io::Error) -> Fault {
     let status = match error.kind() {
         io::ErrorKind::WouldBlock => return Fault::again("not now: spw_handle or spw_wait, then again"),
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     fn last() -> String {
-        // SAFETY: the text ends with a zero, and stays until a call fails.
+        // SAFETY: the text ends with a zero, and is valid until a call fails.
         unsafe { CStr::from_ptr(spw_last_error()) }.to_str().unwrap().to_owned()
     }
 
@@ -243,7 +243,7 @@ mod tests {
             let text = unsafe { CStr::from_ptr(spw_status_text(status)) };
             assert_ne!(text, c"unknown status");
         }
-        // SAFETY: the same.
+        // SAFETY: the text is a literal.
         assert_eq!(unsafe { CStr::from_ptr(spw_status_text(7)) }, c"unknown status");
     }
 }

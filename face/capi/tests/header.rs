@@ -1,14 +1,14 @@
-//! The header is what the source makes of it.
+//! `include/spillway.h` must be what cbindgen generates from the sources.
 
 use std::path::Path;
 
-/// `SPILLWAY_WRITE_HEADER=1 cargo test -p spillway-capi --test header` writes it again.
+/// `SPILLWAY_WRITE_HEADER=1 cargo test -p spillway-capi --test header` writes the header.
 const WRITE: &str = "SPILLWAY_WRITE_HEADER";
 
 fn make() -> String {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut config = cbindgen::Config::from_file(here.join("cbindgen.toml")).unwrap();
-    // The order of the header, which is the order in which it is read.
+    // The order of the header's parts.
     let files = [
         "status",
         "argument",

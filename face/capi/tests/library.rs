@@ -1,4 +1,4 @@
-//! What is installed: names, versions, and nothing else.
+//! The installed library: its exported names, dependencies, pkg-config file and header.
 
 mod support;
 

@@ -22,9 +22,9 @@ fn a_session_outlives_its_helpers(flavour: Flavour) {
     let helpers = [0; 2].map(|_| HelperProcess::start(&bench, &echo.links));
     let list = format!("{}, {}", helpers[0].links, helpers[1].links);
     let mut client = bench.client(flavour, &echo.links, &list, "0");
-    // Usually the first; where all is slow, it may have been left already.
+    // Usually the first helper's; on a slow machine the session may have left it already.
     let mut carried = client.line_with("carried by ");
-    // Messages are under way all the time.
+    // The client sends messages without a pause.
     let mut messages = |client: &mut Process| {
         client.line("messages", |line| {
             if line.starts_with("carried by ") {
@@ -91,7 +91,7 @@ fn plain_clients_are_served_directly_and_through_a_helper() {
     let echo = bench.echo_server(Flavour::Sanitized);
     let helper = HelperProcess::start(&bench, &echo.links);
     for address in [&echo.plain, &helper.plain] {
-        // Far more than any window or buffer: both directions are under back-pressure at times.
+        // Send far more than windows and buffers hold, so that back-pressure occurs in both directions.
         let mut stream = TcpStream::connect(address).unwrap();
         let mut writer = stream.try_clone().unwrap();
         let sent: Vec<u8> = (0..3_000_000_u32).map(|at| (at ^ at >> 9) as u8).collect();
@@ -104,7 +104,7 @@ fn plain_clients_are_served_directly_and_through_a_helper() {
             stream.read_to_end(&mut received).unwrap();
         });
         assert!(received == sent, "{} of {} bytes, or others", received.len(), sent.len());
-        // And one that leaves without a word.
+        // A client that closes its connection without reading the reply.
         TcpStream::connect(address).unwrap().write_all(b"not read").unwrap();
     }
     echo.stop();
@@ -137,7 +137,7 @@ fn a_key_that_is_not_there_is_told() {
     assert!(told.contains("does not exist; make one with: spillway key new"), "{told}");
 }
 
-/// A program that is server and client, and is told of a helper.
+/// Runs a program that is server and client, with a helper between the two.
 fn with_a_helper_between(program: &str, last: &str) {
     let bench = Workbench::get();
     for flavour in [Flavour::Shared, Flavour::Sanitized, Flavour::Valgrind] {
@@ -166,7 +166,7 @@ fn the_client_is_helped_when_its_replies_are_late() {
     let bench = Workbench::get();
     let echo = bench.echo_server(Flavour::Shared);
     let helper = HelperProcess::start(&bench, &echo.links);
-    // Every reply is later than that.
+    // Every reply takes longer than this SLA.
     let late = ["--sla-us", "10"];
     let mut client = bench.client_with(Flavour::Sanitized, &echo.links, &helper.links, "0", &late);
     let first = client.line_with("carried by ");

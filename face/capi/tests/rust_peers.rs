@@ -1,4 +1,4 @@
-//! C programs with peers that stand on the Rust libraries.
+//! C programs with peers that use the Rust libraries.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn a_helper_of_its_own() {
     support::helper::be_one();
 }
 
-/// Serves until it is stopped. Replies fit the windows: the clients of these tests read what they asked for.
+/// Serves until it is stopped. Ignores back-pressure, because the clients of these tests read all replies.
 fn serve(mut links: Links, is_stopped: &AtomicBool) {
     const MARK: u32 = 1;
     let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
@@ -107,11 +107,11 @@ fn rust_clients_at_the_c_server() {
         server: None,
         encryption: Default::default(),
     };
-    // A session, whose helper is killed.
+    // A session whose helper is killed.
     let routes = vec![target(&helper.links), target(&echo.links)];
     let mut session = BlockingSession::open(routes, SessionSettings::default()).unwrap();
     round_trips(&mut session, 100);
-    // A connection without a session, at the ordinary port and at the link port in turn.
+    // A connection without a session, which moves between the ordinary port and link ports.
     let mut client = blocking::Client::connect(echo.plain.parse().unwrap(), Settings::default()).unwrap();
     for route in [&target(&helper.links), &target(&echo.links)] {
         round_trips(&mut client, 20);
@@ -158,7 +158,7 @@ fn c_programs_that_require_encryption_refuse_older_peers() {
                 .line("its session is refused", |line| line.starts_with("session: ") && line.contains(why));
             let address = program.line_with("127.0.0.1:").parse().unwrap();
             let target = LinkTarget { address, key: key.clone(), server: None, encryption };
-            // It finds no carrier: refused by the port, which then is closed.
+            // The session finds no carrier: the port refuses it, and is closed later.
             let settings =
                 SessionSettings { give_up_after: Duration::from_secs(2), ..SessionSettings::default() };
             assert!(BlockingSession::open(vec![target], settings).is_err());

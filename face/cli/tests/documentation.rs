@@ -202,3 +202,35 @@ fn links_lead_somewhere() {
     }
     assert!(dead.is_empty(), "{dead:#?}");
 }
+
+/// Rust sources, which name things.
+fn sources() -> Vec<PathBuf> {
+    let listed = Command::new("git").args(["ls-files", "*.rs"]).current_dir(ROOT).output().unwrap();
+    let names = String::from_utf8(listed.stdout).unwrap();
+    names.lines().map(|name| Path::new(ROOT).join(name)).filter(|file| file.exists()).collect()
+}
+
+#[test]
+fn old_names_do_not_come_back() {
+    let list = fs::read_to_string(Path::new(ROOT).join("docs/old-names.txt")).unwrap();
+    let names: Vec<&str> = list
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split_once(" -> ").unwrap_or_else(|| panic!("no arrow: {line}")).0)
+        .collect();
+    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let mut found = Vec::new();
+    for file in sources() {
+        let text = fs::read_to_string(&file).unwrap();
+        for name in &names {
+            for (at, _) in text.match_indices(name) {
+                let before = text[..at].chars().next_back().is_some_and(is_part);
+                let after = text[at + name.len()..].chars().next().is_some_and(is_part);
+                if !before && !after {
+                    found.push(format!("{}: {name}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(names.len() > 5 && found.is_empty(), "{found:#?}");
+}

@@ -156,7 +156,7 @@ fn helps_reports_and_drains() {
     assert!(text.contains("cache at") && text.contains("2 of 2 links up"), "{text}");
 
     helper.signal(Signal::TERM);
-    helper.line("told to go");
+    helper.line("draining: no new");
     wait("no new clients", || TcpStream::connect(port).is_err());
     echo(&mut client, 2, 10_000);
     client.shutdown(std::net::Shutdown::Write).expect("a live connection");
@@ -175,7 +175,7 @@ fn a_second_signal_ends_it_at_once() {
     let mut client = connect(helper.port());
     echo(&mut client, 1, 100);
     helper.signal(Signal::TERM);
-    helper.line("told to go");
+    helper.line("draining: no new");
     // As programs do that signal a process and its group: no second wish.
     helper.signal(Signal::TERM);
     echo(&mut client, 2, 100);

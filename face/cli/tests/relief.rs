@@ -1,4 +1,4 @@
-//! `spillway relief`: the operator's word at a real memcached and its helper, while sessions are in use.
+//! `spillway relief`: the operator's override at a real memcached and its helper, while sessions are in use.
 
 mod support;
 

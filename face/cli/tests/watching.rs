@@ -289,7 +289,7 @@ fn reloads_and_drains_are_logged_with_their_facts() {
     let drained = helper.fields("draining: no more clients");
     assert_eq!((&drained["service"], &drained["deadline_ms"]), (&"cache".into(), &2000.into()), "{drained}");
     kill_process(Pid::from_child(&helper.child), Signal::TERM).unwrap();
-    assert!(helper.fields("told to go")["deadline_ms"].is_number());
+    assert!(helper.fields("draining: no new")["deadline_ms"].is_number());
     assert!(helper.child.wait().unwrap().success());
 }
 

@@ -46,5 +46,5 @@ pub use relief::{Relief, ReliefSettings};
 pub use session::{Session, SessionSettings};
 pub use spillway_auth::Key;
 pub use spillway_batch::Encryption;
-pub use spillway_policy::Word;
+pub use spillway_policy::Override;
 pub use spillway_session::LinkTarget;

@@ -10,7 +10,7 @@ use spillway_auth::{Key, KeyRing};
 use spillway_batch::{CloseReason, Control, Id, Role, Scratch, ServerConfig, ServerEvent, ServerLink};
 use spillway_client::session::{Patience, SessionEvent, SessionSettings};
 use spillway_client::{LinkTarget, Session};
-use spillway_session::{FirstWords, OnServerLink, Opened, SessionHandle, Sessions, TableLimits};
+use spillway_session::{OnServerLink, Opened, OpeningMessage, SessionHandle, Sessions, TableLimits};
 use spillway_transport::Time;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -70,7 +70,7 @@ impl Server {
         while let Some(event) = self.link.decompose(now, &mut input).unwrap() {
             match event {
                 ServerEvent::Session { id, kind, client, opening } => {
-                    let words = FirstWords { carrier: id, kind, client, opening };
+                    let words = OpeningMessage { carrier: id, kind, client, opening };
                     let opened = self.table.open(now, &self.ring, &words);
                     let Opened::New { session, answer } = opened else { panic!("{opened:?}") };
                     self.link.say(id, answer);

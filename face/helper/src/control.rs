@@ -7,19 +7,19 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spillway_daemon::{Answers, Manager};
-pub use spillway_daemon::{AskError, Said};
+pub use spillway_daemon::{AskError, OverrideOutcome};
 use spillway_metrics::{Declared, Exposition};
-use spillway_policy::Word;
+use spillway_policy::Override;
 use tracing::{error, info};
 
 use crate::config::HelperConfig;
 use crate::connections::Connections;
 use crate::health::health;
-use crate::looks::Looks;
 use crate::metrics;
 use crate::page;
 use crate::rates::Rates;
 use crate::running::Running;
+use crate::snapshots::Snapshots;
 use crate::status::HelperStatus;
 
 /// Where settings come from: at the start, and at each reload. Its errors tell the operator the next step.
@@ -54,7 +54,7 @@ pub enum Request {
         #[serde(default)]
         deadline_ms: Option<u64>,
     },
-    /// The operator's word on a service's relief: answered with [`Said`].
+    /// The operator's override on a service's relief: answered with [`OverrideOutcome`].
     Relief {
         /// The service.
         service: String,
@@ -91,14 +91,14 @@ pub(crate) struct Control {
     source: Mutex<Option<Source>>,
     manager: Manager,
     /// For rates on the page.
-    looks: Looks,
+    looks: Snapshots,
 }
 
 impl Control {
     pub(crate) fn new(running: Arc<Running>, source: Option<Source>) -> Control {
         // Programs that embed a helper have their own word with their manager.
         let manager = if source.is_some() { Manager::from_environment() } else { Manager::default() };
-        Control { running, source: Mutex::new(source), manager, looks: Looks::default() }
+        Control { running, source: Mutex::new(source), manager, looks: Snapshots::default() }
     }
 
     pub(crate) fn running(&self) -> &Running {
@@ -144,16 +144,16 @@ impl Control {
         Err(self.unknown(service))
     }
 
-    fn say(&self, service: &str, word: &str, lasts_ms: Option<u64>) -> Result<Said, String> {
-        let word: Word = word.parse().map_err(|error| format!("{word}: {error}"))?;
+    fn say(&self, service: &str, word: &str, lasts_ms: Option<u64>) -> Result<OverrideOutcome, String> {
+        let word: Override = word.parse().map_err(|error| format!("{word}: {error}"))?;
         if !self.running.say(service, (word, lasts_ms.map(Duration::from_millis)), SENT_WITHIN) {
             return Err(self.unknown(service));
         }
         let status = self.running.status();
         let clients = status.services.iter().find(|one| one.name == service);
-        let clients = clients.filter(|_| word == Word::Off).map_or(0, |one| one.library_clients.into());
-        info!(%service, %word, lasts_ms, clients, "relief: the operator's word");
-        Ok(Said { word: word.name().to_owned(), clients })
+        let clients = clients.filter(|_| word == Override::Off).map_or(0, |one| one.library_clients.into());
+        info!(%service, %word, lasts_ms, clients, "relief: override");
+        Ok(OverrideOutcome { word: word.name().to_owned(), clients })
     }
 
     fn unknown(&self, service: &str) -> String {

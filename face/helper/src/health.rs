@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use spillway_policy::Word;
+use spillway_policy::Override;
 
 use crate::status::{HelperStatus, ServiceStatus};
 
@@ -15,7 +15,7 @@ pub fn health(status: &HelperStatus) -> Result<(), String> {
     let mut why = String::new();
     // Writing to a string does not fail.
     if status.draining {
-        why.push_str("draining: told to go\n");
+        why.push_str("draining\n");
     }
     if let Some(failure) = &status.thread_failure {
         let _ = writeln!(why, "{failure}");
@@ -50,7 +50,7 @@ pub(crate) fn refuses(service: &ServiceStatus) -> Option<String> {
     if let Some(drained) = service.drained {
         return Some(format!("draining: no new clients; {} connected", drained.remaining));
     }
-    if service.relief == Word::Off.name() {
+    if service.relief == Override::Off.name() {
         let left = service.relief_left_ms.map(|ms| format!(" for {} s more", ms / 1000));
         return Some(format!("relief is off{}: no new clients", left.unwrap_or_default()));
     }

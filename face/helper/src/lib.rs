@@ -2,7 +2,7 @@
 //!
 //! [`Helper::start`] binds the listening ports, opens links to the servers and keeps them; clients are taken as
 //! soon as a link is up and refused by the host while none is. [`run`] is what the `spillway helper` command
-//! does: a helper that lives until it is told to go, with signals, a service manager, an admin socket and metrics.
+//! does: a helper that lives until SIGTERM, with signals, a service manager, an admin socket and metrics.
 //! [`config`] is what it is told, by a file or by flags; other settings are put in force while it runs.
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,6 @@ mod health;
 mod helper;
 mod listeners;
 mod log;
-mod looks;
 mod metrics;
 mod page;
 mod quota;
@@ -26,6 +25,7 @@ mod registering;
 mod relaying;
 mod run;
 mod running;
+mod snapshots;
 mod status;
 
 pub use config::{HelperConfig, Service, StartError};

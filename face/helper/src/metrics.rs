@@ -29,7 +29,7 @@ pub(crate) const ALL: [Declared<Told>; 47] = [
     Declared::gauge(
         "spillway_helper_draining",
         NONE,
-        "Whether the helper has been told to go and lets its clients finish.",
+        "Whether the helper is draining: it refuses new clients, and present ones may finish.",
         |told, family| family.sample(&[], flag(told.status.draining)),
     ),
     Declared::gauge("spillway_helper_contexts", NONE, "Network threads.", |told, family| {
@@ -93,7 +93,7 @@ pub(crate) const ALL: [Declared<Told>; 47] = [
     Declared::gauge(
         "spillway_helper_full",
         CONTEXT,
-        "Whether clients that ask a network thread are told to go elsewhere because of its load.",
+        "Whether a network thread answers clients that ask for its load that it is full.",
         |told, family| told.each_context(family, |part| flag(part.status.load.full)),
     ),
     Declared::gauge(

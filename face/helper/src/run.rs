@@ -1,4 +1,4 @@
-//! A helper that lives until it is told to go.
+//! A helper that lives until SIGTERM.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const LINKS_CLOSE: Duration = Duration::from_secs(1);
 /// How much later than its deadline a drain may be; the relay keeps the deadline itself.
 const DRAIN_SLACK: Duration = Duration::from_secs(5);
 
-/// Runs a helper until it is told to go, with the settings that `source` has now and at each reload.
+/// Runs a helper until SIGTERM, with the settings that `source` has now and at each reload.
 ///
 /// SIGTERM or SIGINT: takes no more clients, lets those that are there finish until the drain deadline, then ends; a
 /// second one, a second later or more, ends at once. A thread that fails ends the process. SIGHUP: reload. SIGUSR1: a
@@ -61,7 +61,7 @@ impl Service for Running {
     fn drain(&mut self) {
         let within = self.helper.control().running().settings().config.drain_deadline;
         let deadline_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
-        info!(deadline_ms, "told to go: no more clients; those that are there may finish");
+        info!(deadline_ms, "draining: no new clients, deadline {:?}", within);
         self.helper.drain(within);
         self.ends_at = Some(Instant::now() + within + DRAIN_SLACK);
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use spillway_daemon::{ThreadWatch, raise_open_files};
 use spillway_metrics::process::thread_cpu;
 use spillway_net::Remote;
-use spillway_policy::Word;
+use spillway_policy::Override;
 
 use crate::config::HelperConfig;
 use crate::contexts::{Threads, clients_max};
@@ -122,8 +122,8 @@ impl Running {
         })
     }
 
-    /// Tells every thread the operator's word on a service. False where there is no such service.
-    pub fn say(&self, name: &str, word: (Word, Option<Duration>), within: Duration) -> bool {
+    /// Tells every thread the operator's override on a service. False where there is no such service.
+    pub fn say(&self, name: &str, word: (Override, Option<Duration>), within: Duration) -> bool {
         let mut found = false;
         for remote in &self.remotes {
             let name = name.to_owned();

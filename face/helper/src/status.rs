@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use spillway_policy::Word;
+use spillway_policy::Override;
 use spillway_relay::{LinkState, Load, Status};
 use spillway_transport::Time;
 
@@ -125,7 +125,7 @@ pub struct ServiceStatus {
     pub listen: Vec<SocketAddr>,
     /// Where library clients come in.
     pub link_listen: Vec<SocketAddr>,
-    /// The operator's word: `auto`, `on`, `off`.
+    /// The operator's override: `auto`, `on`, `off`.
     #[serde(default)]
     pub relief: String,
     /// For how long it still holds, in milliseconds; for ever, if not given.
@@ -341,7 +341,7 @@ impl ServiceStatus {
         // Every thread was told the same.
         let (word, until) = (service.relief.at(now), service.relief.until());
         self.relief = word.name().to_owned();
-        let left = until.filter(|_| word != Word::Auto).map(|until| until.since(now));
+        let left = until.filter(|_| word != Override::Auto).map(|until| until.since(now));
         self.relief_left_ms = left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
         if let Some(drained) = service.drained {
             let total = self.drained.get_or_insert_default();
@@ -458,7 +458,7 @@ impl fmt::Display for ServiceStatus {
             let state = if self.removed { "removed" } else { "draining" };
             write!(f, " ({state}: {moved} moved, {left} left, {failed} failed, {remaining} to go)")?;
         }
-        if !["", Word::Auto.name()].contains(&self.relief.as_str()) {
+        if !["", Override::Auto.name()].contains(&self.relief.as_str()) {
             write!(f, ", relief {}", self.relief)?;
             if let Some(left) = self.relief_left_ms {
                 write!(f, " for {} s more", left / 1000)?;

@@ -46,7 +46,7 @@ pub use spillway_batch::{
     LinkCounters, RangeError, RefuseReason, Role, Unacknowledged,
 };
 pub use spillway_keys::{KeyFileError, read_key_file};
-pub use spillway_policy::Word;
+pub use spillway_policy::Override;
 pub use spillway_policy::release::{ReleaseCounters, ReleaseNotice, ReleaseSettings};
 pub use spillway_session::{StreamLimits, TableLimits};
 pub use threads::Threads;

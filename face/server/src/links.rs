@@ -1,8 +1,8 @@
 //! A link port and the links that it has accepted.
 
 mod carriers;
-mod far;
 pub(crate) mod forwarding;
+mod other_threads;
 mod release;
 mod relief;
 mod sessions;
@@ -20,7 +20,7 @@ use spillway_session::{Placement, Port, SessionHandle};
 use spillway_transport::Time;
 
 use self::carriers::Carriers;
-use self::far::Member;
+use self::other_threads::Member;
 use self::release::Releasing;
 use crate::event::{Client, LinkId};
 use crate::link::Link;

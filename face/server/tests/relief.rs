@@ -11,7 +11,7 @@ use spillway_client::relief::{ActivationSettings, Member};
 use spillway_client::session::{BlockingSession, SessionSettings};
 use spillway_client::{LinkTarget, Relief, ReliefSettings, Session};
 
-use spillway_server::{Event, KeyRing, Links, ReleaseSettings, Role, Settings, Word};
+use spillway_server::{Event, KeyRing, Links, Override, ReleaseSettings, Role, Settings};
 use support::helper::Relief as Helper;
 use support::port::{Port, Serve};
 use support::{Keys, round_trip};
@@ -126,16 +126,16 @@ fn sessions_go_where_the_operator_wants_them() {
     use_until_on(&mut sessions, server.link);
 
     let within = Duration::from_millis(50);
-    assert_eq!(server.ask(move |links| links.say(Word::On, within)), 20);
+    assert_eq!(server.ask(move |links| links.say(Override::On, within)), 20);
     use_until_on(&mut sessions, relief.link);
     // A session that is opened later is asked to move, too.
     sessions.push(open());
     use_until_on(&mut sessions, relief.link);
     assert_eq!(relief.library_clients(), 21);
 
-    assert_eq!(server.ask(move |links| links.say(Word::Off, within)), 21);
+    assert_eq!(server.ask(move |links| links.say(Override::Off, within)), 21);
     use_until_on(&mut sessions, server.link);
-    assert_eq!(server.ask(move |links| links.say(Word::Auto, within)), 0);
+    assert_eq!(server.ask(move |links| links.say(Override::Auto, within)), 0);
     for session in &mut sessions {
         session.session().move_to(Instant::now(), 1).unwrap();
     }
@@ -196,7 +196,7 @@ fn who_knows_no_such_way_stays() {
     let server = Server::start(&keys);
     let mut alone = BlockingSession::open(vec![server.target(&keys)], settings(&server)).unwrap();
     round_trip(&mut alone, 100, 1);
-    assert_eq!(server.ask(|links| links.say(Word::On, Duration::ZERO)), 1);
+    assert_eq!(server.ask(|links| links.say(Override::On, Duration::ZERO)), 1);
     (0..20).for_each(|round| round_trip(&mut alone, 100, round));
     assert_eq!(alone.session().carrier(), Some(server.link));
     alone.close().unwrap();
@@ -374,7 +374,7 @@ fn the_word_and_the_list_of_helpers_are_obeyed() {
     let server = Server::start(&keys);
     let (one, other) = (Helper::start(&keys, server.link), Helper::start(&keys, server.link));
     let mut program = Program::start(soon(&server, &[&one], &keys), 10);
-    program.relief.say(Instant::now(), Word::On, None);
+    program.relief.say(Instant::now(), Override::On, None);
     program.turn_until_helped(10);
     // The helper stops; the list has a new helper instead.
     program.relief.set_helpers(Instant::now(), vec![other.target(&keys)]);
@@ -385,10 +385,10 @@ fn the_word_and_the_list_of_helpers_are_obeyed() {
         assert!(Instant::now() < deadline, "{:?}", program.relief.status(Instant::now()));
         program.turn();
     }
-    program.relief.say(Instant::now(), Word::Off, None);
+    program.relief.say(Instant::now(), Override::Off, None);
     program.turn_until_helped(0);
     program.relief.set_helpers(Instant::now(), Vec::new());
-    program.relief.say(Instant::now(), Word::On, None);
+    program.relief.say(Instant::now(), Override::On, None);
     (0..100).for_each(|_| program.turn());
     program.turn_until_helped(0);
 }

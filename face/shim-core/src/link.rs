@@ -10,14 +10,14 @@ use libc::c_int;
 use spillway_batch::{
     CloseReason, Id, IdTable, Info, LinkError, RefuseReason, Role, ServerEvent, ServerLink,
 };
-use spillway_session::FirstWords;
+use spillway_session::OpeningMessage;
 use spillway_transport::{Time, Unsent};
 
 use crate::carrier_name::Name;
 use crate::connections::{self, Connection};
+use crate::handshakes::{self, Newcomer};
 use crate::listeners::{self, Offer};
 use crate::log::{self, Reason};
-use crate::newcomers::{self, Newcomer};
 use crate::ready::{self, Buffers, Set};
 use crate::source::{notify, notify_all};
 use crate::status::{self, Counter};
@@ -25,7 +25,7 @@ use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 use crate::tag::Tag;
 use crate::wakes::Wakes;
-use crate::{link_places, looks, threads};
+use crate::{link_places, release_timer, threads};
 
 /// Replies of this many bytes are sent at once, even if other clients have yet to be answered.
 const FLUSH_BYTES: usize = 64 * 1024;
@@ -244,7 +244,7 @@ impl Inner {
         if self.end.as_ref().is_some_and(|end| end.counters().batches_sent != batches_before) {
             self.tell_status();
             if let Some(received_at) = self.received_at.take() {
-                looks::served(sys::now().since(received_at));
+                release_timer::served(sys::now().since(received_at));
             }
         }
         self.announce_room(wakes);
@@ -319,7 +319,7 @@ impl Inner {
         }
         if self.stage == Stage::Silent && self.end.as_ref().is_some_and(|end| end.has_named_key()) {
             self.stage = Stage::NamedKey;
-            newcomers::named_key((self.index, self.serial));
+            handshakes::named_key((self.index, self.serial));
         }
         self.tell_status();
         self.announce_room(wakes);
@@ -334,7 +334,7 @@ impl Inner {
 
     fn wait_for_timeout(&mut self, is_due: bool) {
         if core::mem::replace(&mut self.has_read_timeout, is_due) != is_due {
-            newcomers::wait_for_read_timeout(is_due);
+            handshakes::wait_for_read_timeout(is_due);
         }
     }
 
@@ -378,7 +378,10 @@ impl Inner {
             }
             ServerEvent::Connect { id, client, .. } => self.connect(id, client, wakes),
             ServerEvent::Session { id, kind, client, opening } => {
-                self.session_words(FirstWords { carrier: (self.index, id), kind, client, opening }, wakes);
+                self.session_words(
+                    OpeningMessage { carrier: (self.index, id), kind, client, opening },
+                    wakes,
+                );
             }
             ServerEvent::Carried { id, bytes } => self.session_data(now, id, bytes, wakes),
             ServerEvent::CarriedControl { id, control } => self.session_control(now, id, &control),
@@ -393,7 +396,7 @@ impl Inner {
                 self.stage = Stage::Established;
                 let is_encrypted = self.end.as_ref().is_some_and(|end| end.is_encrypted());
                 status::link_established(self.index, role, key.0, is_encrypted);
-                newcomers::authenticated_or_gone((self.index, self.serial));
+                handshakes::authenticated_or_gone((self.index, self.serial));
                 if let (Role::Helper, Some(peer)) = (role, self.peer) {
                     log::line(format_args!("link with the {role} at {peer}, key {key}"));
                 }
@@ -496,7 +499,7 @@ impl Inner {
         }
         let established = self.stage == Stage::Established;
         if !established {
-            newcomers::authenticated_or_gone((self.index, self.serial));
+            handshakes::authenticated_or_gone((self.index, self.serial));
             status::count(refusal(&lost));
         }
         status::link_ended(self.index, &end.counters(), self.batches_received, established);

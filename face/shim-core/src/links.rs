@@ -1,6 +1,6 @@
 //! Links: real sockets that carry the batches of virtual connections. Each has a lock.
 
-mod homing;
+mod moves;
 
 use core::net::SocketAddr;
 use core::ptr::null_mut;
@@ -13,9 +13,9 @@ use spillway_transport::Time;
 
 use crate::carrier_name::{CarrierName, Name};
 use crate::connections::{Connection, NO_LINK, OUT};
+use crate::io_vectors::put;
 use crate::link::{Inner, Interest, Lost, Named};
 use crate::link_places::{self, Place};
-use crate::parts::put;
 use crate::patience::Patience;
 use crate::ready::{self, Set};
 use crate::status::{self, Counter};
@@ -23,9 +23,9 @@ use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 use crate::tag::Tag;
 use crate::wakes::Wakes;
-use crate::{lock, log, newcomers, sessions, threads};
+use crate::{handshakes, lock, log, sessions, threads};
 
-pub(crate) use homing::{Traffic, say_all, traffic};
+pub(crate) use moves::{Traffic, say_all, traffic};
 
 /// Most links at once, of helpers and library clients.
 const LINKS_MAX: usize = 4096;
@@ -88,7 +88,7 @@ pub(crate) fn opened(
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     *inner = Inner::begun((link.index, serial), fd, end, (peer, local), set.index);
     status::link_began(link.index, peer);
-    let victim = newcomers::begin(peer.ip(), (link.index, serial));
+    let victim = handshakes::begin(peer.ip(), (link.index, serial));
     // A peer with a key names it in its first packet, and is distinguished from silent strangers before the next link
     // is accepted.
     let mut buffer = set.borrow_buffer();

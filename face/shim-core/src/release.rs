@@ -1,23 +1,23 @@
 //! The server's side of going back (PostMan §5.3): when the load has been low for a while, helped sessions are sent back to
-//! the server's port, over some time. [`Looks`] decides; this module takes its samples and carries out its orders.
+//! the server's port, over some time. [`ReleaseSchedule`] decides; this module takes its samples and carries out its orders.
 //!
-//! Looks happen while there are sessions, in the first thread that comes by when one is due. Requests on the server's
+//! ReleaseSchedule happen while there are sessions, in the first thread that comes by when one is due. Requests on the server's
 //! own port use real descriptors and are not seen here.
 
 use std::sync::Mutex;
 
 use spillway_batch::Role;
-use spillway_policy::release::{Looks, ReleaseSettings, Sample};
+use spillway_policy::release::{ReleaseSchedule, ReleaseSettings, Sample};
 use spillway_transport::Time;
 
 use crate::status::{self, Counter};
 use crate::wakes::Wakes;
-use crate::{links, lock, log, looks, prepared, sessions, standing};
+use crate::{links, lock, log, prepared, release_timer, relief_override, sessions};
 
 static LOOKER: Mutex<Option<Looker>> = Mutex::new(None);
 
 struct Looker {
-    looks: Looks,
+    looks: ReleaseSchedule,
     before: links::Traffic,
 }
 
@@ -26,12 +26,12 @@ pub(crate) fn look(now: Time, wakes: &mut Wakes) {
     let mut guard = lock(&LOOKER);
     let looker = guard.get_or_insert_with(|| Looker {
         // Any seed will do: it only varies the intervals at which this server's sessions return.
-        looks: Looks::new(now, settings(), now.as_nanos()),
+        looks: ReleaseSchedule::new(now, settings(), now.as_nanos()),
         before: links::Traffic::default(),
     });
     if looker.looks.is_look_due(now) {
         // Before sessions are counted, so that a session that begins meanwhile schedules the next look.
-        looks::none_is_due();
+        release_timer::none_is_due();
         let helped_sessions = sessions::carried_by(Role::Helper);
         if helped_sessions + sessions::carried_by(Role::Client) == 0 {
             *guard = None;
@@ -40,7 +40,7 @@ pub(crate) fn look(now: Time, wakes: &mut Wakes) {
         looker.look(now, links::traffic(), helped_sessions);
     }
     let home = looker.looks.take(now);
-    looks::are_due(looker.looks.next_at());
+    release_timer::are_due(looker.looks.next_at());
     drop(guard);
     if home > 0 {
         let sent = links::say_all(sessions::return_home(home), wakes);
@@ -68,12 +68,12 @@ impl Looker {
         let sample = Sample {
             requests: helped + direct,
             helped,
-            service: looks::take_service(),
+            service: release_timer::take_service(),
             busy_percent: None,
             helped_sessions: u32::try_from(helped_sessions).unwrap_or(u32::MAX),
         };
         self.before = traffic;
-        self.looks.look(now, standing::word(now), sample);
+        self.looks.look(now, relief_override::word(now), sample);
         if let Some(notice) = self.looks.poll_notice() {
             log::line(format_args!("{notice}"));
         }

@@ -7,7 +7,7 @@
 mod calls;
 mod carriers;
 mod expiry;
-mod homing;
+mod moves;
 
 use core::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
@@ -25,7 +25,7 @@ use crate::{listeners, lock, status, sys};
 pub(crate) use calls::{accept, close, consumed, each_connection, finish, link_of, refuse, send};
 pub(crate) use carriers::{Next, control, data, detach, end_with_server, is_carried_by, open, transmit};
 pub(crate) use expiry::{due_within, is_due, look};
-pub(crate) use homing::{Order, carried_by, misplaced, return_home};
+pub(crate) use moves::{Order, carried_by, misplaced, return_home};
 
 /// Ids are random, so shards fill evenly.
 const SHARDS: usize = 16;

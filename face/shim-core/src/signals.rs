@@ -76,7 +76,7 @@ pub(crate) mod tests {
     /// Runs `act` in a child in which both signals have their default action, which ends the process. Returns the
     /// child's exit code, or the signal that ended it. `act` may make system calls only.
     pub(crate) fn in_child(act: impl FnOnce() -> c_int) -> Result<c_int, c_int> {
-        // Looks up libc's functions here: the child must not, because the linker's lock may have been held during the fork.
+        // ReleaseSchedule up libc's functions here: the child must not, because the linker's lock may have been held during the fork.
         pending();
         // SAFETY: the child makes system calls only, and never returns.
         unsafe {

@@ -20,7 +20,7 @@ use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 
 use spillway_batch::{Info, LinkCounters, RefuseReason, Role};
-use spillway_policy::Word;
+use spillway_policy::Override;
 use spillway_transport::Time;
 
 use crate::carrier_name::CarrierName;
@@ -126,7 +126,7 @@ pub(crate) fn set_state(state: State) {
 }
 
 /// Shows the operator's override of relief, and when it ends.
-pub(crate) fn set_relief(word: Word, until: Option<Time>) {
+pub(crate) fn set_relief(word: Override, until: Option<Time>) {
     if let Some(page) = page() {
         page.word(header::RELIEF_UNTIL_NS).store(until.map_or(0, Time::as_nanos), Ordering::Relaxed);
         page.word(header::RELIEF).store(layout::relief_word(word), Ordering::Release);

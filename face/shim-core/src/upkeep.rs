@@ -7,7 +7,7 @@ use spillway_transport::Time;
 
 use crate::port::retry;
 use crate::wakes::Wakes;
-use crate::{links, looks, newcomers, release, sessions, switch, sys};
+use crate::{handshakes, links, release, release_timer, sessions, switch, sys};
 
 /// When the links' timeouts were last checked, in nanoseconds.
 static EXPIRED_AT: AtomicU64 = AtomicU64::new(0);
@@ -18,19 +18,19 @@ const EXPIRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Whether links have timeouts: of handshakes, of reading, or of the off switch.
 fn is_watching() -> bool {
-    newcomers::are_there() || switch::is_draining()
+    handshakes::are_there() || switch::is_draining()
 }
 
 /// Whether [`look`] may have something to do.
 #[inline]
 pub(crate) fn is_due(now: Time) -> bool {
-    is_watching() || sessions::is_due(now) || looks::is_due(now) || retry::is_due(now)
+    is_watching() || sessions::is_due(now) || release_timer::is_due(now) || retry::is_due(now)
 }
 
 /// The longest time that a thread may wait; `None` for any time.
 pub(crate) fn due_within() -> Option<Duration> {
     let watching = is_watching().then_some(LOOKING_WAIT);
-    let due = [watching, sessions::due_within(), looks::due_within(), retry::due_within()];
+    let due = [watching, sessions::due_within(), release_timer::due_within(), retry::due_within()];
     due.into_iter().flatten().min()
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn look(wakes: &mut Wakes) {
     if sessions::is_due(now) {
         sessions::look(now, wakes);
     }
-    if looks::is_due(now) {
+    if release_timer::is_due(now) {
         release::look(now, wakes);
     }
     if retry::is_due(now) {

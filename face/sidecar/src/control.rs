@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use spillway_daemon::{Answers, AskError, Said};
+use spillway_daemon::{Answers, AskError, OverrideOutcome};
 use spillway_metrics::Exposition;
-use spillway_policy::Word;
+use spillway_policy::Override;
 use tracing::info;
 
 use crate::metrics;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) enum Request {
     /// What it does: answered with a [`SidecarStatus`].
     Status {},
-    /// The operator's word on relief: answered with [`Said`].
+    /// The operator's override on relief: answered with [`OverrideOutcome`].
     Relief {
         /// The service, as its name or as the server's link port.
         service: String,
@@ -61,13 +61,13 @@ impl Answers for Shared {
     }
 }
 
-fn say(shared: &Shared, service: &str, word: &str, lasts_ms: Option<u64>) -> Result<Said, String> {
-    let word: Word = word.parse().map_err(|error| format!("{word}: {error}"))?;
+fn say(shared: &Shared, service: &str, word: &str, lasts_ms: Option<u64>) -> Result<OverrideOutcome, String> {
+    let word: Override = word.parse().map_err(|error| format!("{word}: {error}"))?;
     if !shared.say(service, word, lasts_ms.map(Duration::from_millis)) {
         return Err(format!("no service {service} here; there is: {}", shared.name()));
     }
-    info!(%service, %word, lasts_ms, "relief: the operator's word");
-    Ok(Said { word: word.name().to_owned(), clients: 0 })
+    info!(%service, %word, lasts_ms, "relief: override");
+    Ok(OverrideOutcome { word: word.name().to_owned(), clients: 0 })
 }
 
 /// Asks the sidecar that serves this admin socket what it does.

@@ -6,7 +6,7 @@
 //!
 //! - [`Settings`]: what it is told
 //! - [`Sidecar`]: a running one
-//! - [`run`]: what the `spillway sidecar` command does: one that lives until it is told to go
+//! - [`run`]: what the `spillway sidecar` command does: one that lives until SIGTERM
 //! - [`query`], [`SidecarStatus`]: what one is doing
 #![forbid(unsafe_code)]
 

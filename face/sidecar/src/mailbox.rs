@@ -9,14 +9,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
-use spillway_policy::Word;
+use spillway_policy::Override;
 
 #[derive(Debug)]
 pub(crate) enum Message {
     /// The list of helpers, as it is now.
     Helpers(Vec<SocketAddr>),
-    /// The operator's word on relief, for ever or for a time.
-    Say(Word, Option<Duration>),
+    /// The operator's override on relief, for ever or for a time.
+    Say(Override, Option<Duration>),
     /// Make a turn, to show that it can.
     Wake,
     /// Take no more connections, and end within this time.
@@ -75,12 +75,12 @@ mod tests {
         for turn in 0..100 {
             mailbox.put(Message::Wake);
             mailbox.put(Message::Helpers(vec![([10, 0, 0, 1], turn).into()]));
-            mailbox.put(Message::Say(Word::On, None));
+            mailbox.put(Message::Say(Override::On, None));
         }
-        mailbox.put(Message::Say(Word::Off, None));
+        mailbox.put(Message::Say(Override::Off, None));
         assert!(matches!(mailbox.take(), Some(Message::Wake)));
         assert!(matches!(mailbox.take(), Some(Message::Helpers(list)) if list[0].port() == 99));
-        assert!(matches!(mailbox.take(), Some(Message::Say(Word::Off, None))));
+        assert!(matches!(mailbox.take(), Some(Message::Say(Override::Off, None))));
         assert!(mailbox.take().is_none());
     }
 }

@@ -34,12 +34,9 @@ const ALL: [Declared<Told>; 25] = [
         "Always 1; the label says which version of the program runs.",
         |_, family| family.sample(&[env!("CARGO_PKG_VERSION")], 1.0),
     ),
-    Declared::gauge(
-        "spillway_sidecar_draining",
-        NONE,
-        "Whether the sidecar has been told to go.",
-        |told, family| family.count(&[], told.status.draining.into()),
-    ),
+    Declared::gauge("spillway_sidecar_draining", NONE, "Whether the sidecar is draining.", |told, family| {
+        family.count(&[], told.status.draining.into())
+    }),
     Declared::gauge(
         "spillway_sidecar_connections",
         CARRIER,

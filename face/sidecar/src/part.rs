@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use spillway_policy::Word;
+use spillway_policy::Override;
 use spillway_policy::activation::Counters as Decisions;
 
 use crate::carriers::Seen;
@@ -26,7 +26,7 @@ pub(crate) struct Part {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReliefPart {
     pub stage: &'static str,
-    pub word: Word,
+    pub word: Override,
     pub counters: Decisions,
     pub helpers: Vec<SocketAddr>,
 }

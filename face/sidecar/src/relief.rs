@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use spillway_client::relief::{ActivationSettings, Move, Relief as Policy, ReliefSettings};
 use spillway_client::session::{Session, SessionEvent, SessionSettings};
 use spillway_client::{Key, LinkTarget};
-use spillway_policy::Word;
+use spillway_policy::Override;
 use tracing::info;
 
 use crate::part::{Part, ReliefPart};
@@ -44,7 +44,7 @@ impl Relief {
             ..ReliefSettings::new(server.clone(), Vec::new())
         };
         let mut policy = Policy::new(now, wanted)?;
-        if settings.word != Word::Auto {
+        if settings.word != Override::Auto {
             policy.say(now, settings.word, None);
         }
         Ok(Relief { policy, server, key, is_news: true })
@@ -62,8 +62,8 @@ impl Relief {
         self.is_news = true;
     }
 
-    /// The operator's word.
-    pub fn say(&mut self, now: Instant, word: Word, lasts: Option<Duration>) {
+    /// The operator's override.
+    pub fn say(&mut self, now: Instant, word: Override, lasts: Option<Duration>) {
         self.policy.say(now, word, lasts);
         self.is_news = true;
     }

@@ -1,4 +1,4 @@
-//! A sidecar that lives until it is told to go.
+//! A sidecar that lives until SIGTERM.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tracing::{info, warn};
 use crate::settings::{Settings, StartError};
 use crate::sidecar::Sidecar;
 
-/// Runs a sidecar until it is told to go.
+/// Runs a sidecar until SIGTERM.
 ///
 /// SIGTERM or SIGINT: takes no more connections, lets those that are there become idle until the drain deadline, then
 /// ends; a second one, a second later or more, ends at once. A thread that fails ends the process. SIGUSR1: a status
@@ -56,7 +56,7 @@ impl Service for Running {
 
     fn drain(&mut self) {
         let deadline_ms = u64::try_from(self.drain_deadline.as_millis()).unwrap_or(u64::MAX);
-        info!(deadline_ms, "told to go: no more connections; those that are there may become idle");
+        info!(deadline_ms, "draining: no new connections, deadline {:?}", self.drain_deadline);
         self.is_draining = true;
         self.sidecar.drain(self.drain_deadline);
     }

@@ -10,7 +10,7 @@ use spillway_batch::{AddressRange, Encryption};
 use spillway_client::Key;
 use spillway_daemon::PortError;
 use spillway_discovery::{EtcdAccess, Source};
-use spillway_policy::{ASKED_DEFAULT, Word};
+use spillway_policy::{ASKED_DEFAULT, Override};
 use spillway_requests::Protocol;
 
 /// Where local clients come in.
@@ -59,9 +59,9 @@ pub struct Settings {
     pub protocol: Protocol,
     /// What the operator calls the service: `spillway relief NAME …`.
     pub name: String,
-    /// The operator's word at the start: whether latency decides, or helpers are used always, or never as long as the
+    /// The operator's override at the start: whether latency decides, or helpers are used always, or never as long as the
     /// server is to be had.
-    pub word: Word,
+    pub word: Override,
     /// So many helpers are asked for their load before one is chosen.
     pub asked: usize,
     /// The p99 of replies that is wanted.
@@ -97,7 +97,7 @@ impl Settings {
             proxy_protocol_from: Vec::new(),
             protocol: Protocol::default(),
             name: "service".into(),
-            word: Word::default(),
+            word: Override::default(),
             asked: ASKED_DEFAULT,
             sla: Duration::from_millis(1),
             threads: 1,

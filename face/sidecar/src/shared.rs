@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use spillway_daemon::ThreadWatch;
-use spillway_policy::Word;
+use spillway_policy::Override;
 use spillway_requests::Protocol;
 
 use crate::carriers::Carriers;
@@ -118,8 +118,8 @@ impl Shared {
         sums
     }
 
-    /// The operator's word, to all threads. False: it is about another service.
-    pub(crate) fn say(&self, service: &str, word: Word, lasts: Option<Duration>) -> bool {
+    /// The operator's override, to all threads. False: it is about another service.
+    pub(crate) fn say(&self, service: &str, word: Override, lasts: Option<Duration>) -> bool {
         let is_ours = service == self.settings.name || service == self.settings.server.to_string();
         if is_ours {
             self.put_all(|| Message::Say(word, lasts));

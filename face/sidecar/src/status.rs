@@ -30,7 +30,7 @@ pub struct SidecarStatus {
     pub listen: Vec<String>,
     /// By which latency is measured: `memcached`, `redis` or `tcp`.
     pub protocol: String,
-    /// The operator's word that holds: `auto`, `on` or `off`.
+    /// The operator's override that holds: `auto`, `on` or `off`.
     pub relief: String,
     /// What relief is about: `direct`, `late`, `comparing`, `moving`, `trial`, `helped`, `backed off`; of the first thread.
     pub relief_stage: String,

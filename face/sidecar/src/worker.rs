@@ -73,7 +73,7 @@ pub(crate) struct Worker {
     timers: Timers,
     /// Where members of the group are.
     members: HashMap<Member, u32>,
-    kit: Kit,
+    resources: Resources,
     memory: Memory,
     pressure: pressure::Pressure,
     tick_at: Instant,
@@ -96,7 +96,7 @@ impl Worker {
         let share = settings.max_memory / settings.threads as u64;
         let memory = Memory::new(usize::try_from(share).unwrap_or(usize::MAX));
         let mut worker = Worker {
-            kit: Kit {
+            resources: Resources {
                 relief,
                 losses: Losses::default(),
                 scratch: vec![0; SCRATCH_BYTES],
@@ -140,7 +140,7 @@ impl Worker {
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
             };
-            self.kit.part.counters.turns.add(1);
+            self.resources.part.counters.turns.add(1);
             for event in events.iter() {
                 // Each on its own time: latency is measured.
                 let now = Instant::now();
@@ -151,7 +151,7 @@ impl Worker {
                         }
                     }
                     WATCHER => self.hear_watcher(now),
-                    RELIEF => self.kit.relief.handle_ready(now),
+                    RELIEF => self.resources.relief.handle_ready(now),
                     token if token >= LISTENERS => self.accept(now, token - LISTENERS),
                     token => self.ready(now, token, event.flags),
                 }
@@ -165,8 +165,9 @@ impl Worker {
 
     fn timeout(&self, now: Instant) -> Timespec {
         let drain = self.draining.as_ref().map(|draining| draining.look_at);
-        let wanted =
-            [self.timers.next(), self.accept_at, drain, self.kit.relief.poll_timeout()].into_iter().flatten();
+        let wanted = [self.timers.next(), self.accept_at, drain, self.resources.relief.poll_timeout()]
+            .into_iter()
+            .flatten();
         let until = wanted.fold(self.tick_at, Instant::min);
         let left = until.saturating_duration_since(now);
         Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() }
@@ -191,11 +192,11 @@ impl Worker {
         }
         if self.tick_at <= now {
             self.tick_at = now + TICK;
-            self.kit.losses.tell(self.kit.relief.helpers());
-            self.kit.relief.show(now, &self.kit.part);
+            self.resources.losses.tell(self.resources.relief.helpers());
+            self.resources.relief.show(now, &self.resources.part);
             self.close_long_unread(now);
             let cpu = spillway_metrics::process::thread_cpu();
-            self.kit.part.counters.cpu_ns.set(u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX));
+            self.resources.part.counters.cpu_ns.set(u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX));
         }
         self.is_drained(now)
     }
@@ -204,8 +205,8 @@ impl Worker {
     fn hear_mailbox(&mut self, now: Instant) -> bool {
         while let Some(message) = self.mailbox.take() {
             match message {
-                Message::Helpers(helpers) => self.kit.relief.set_helpers(now, &helpers),
-                Message::Say(word, lasts) => self.kit.relief.say(now, word, lasts),
+                Message::Helpers(helpers) => self.resources.relief.set_helpers(now, &helpers),
+                Message::Say(word, lasts) => self.resources.relief.say(now, word, lasts),
                 Message::Wake => {}
                 Message::Drain(within) => self.begin_drain(now, within),
                 Message::End => {
@@ -237,17 +238,17 @@ impl Worker {
             for mailbox in self.everybody.iter().filter(|mailbox| !Arc::ptr_eq(mailbox, &self.mailbox)) {
                 mailbox.put(Message::Helpers(helpers.clone()));
             }
-            self.kit.relief.set_helpers(now, &helpers);
+            self.resources.relief.set_helpers(now, &helpers);
         }
     }
 
     /// Does what relief has decided.
     fn follow_relief(&mut self, now: Instant) {
-        self.kit.relief.handle_timeout(now);
-        while let Some(order) = self.kit.relief.poll_move() {
+        self.resources.relief.handle_timeout(now);
+        while let Some(order) = self.resources.relief.poll_move() {
             self.send(now, order);
         }
-        self.kit.relief.tell(now, &self.kit.part);
+        self.resources.relief.tell(now, &self.resources.part);
     }
 
     /// A connection's session is to be opened somewhere, or to go elsewhere.
@@ -339,13 +340,13 @@ impl Worker {
     /// Moves what one connection has, and watches it for what it needs next.
     fn pump(&mut self, now: Instant, index: u32, is_readable: bool) {
         let Place::Taken(pair) = self.table.get(index) else { return };
-        if let Err(ending) = pair.pump(is_readable, &mut self.kit.around(now)) {
+        if let Err(ending) = pair.pump(is_readable, &mut self.resources.around(now)) {
             let is_orderly = matches!(ending, Ending::InOrder | Ending::Client);
             return self.end(now, index, ending, is_orderly);
         }
         let bytes = pair.memory();
         let counted = std::mem::replace(&mut pair.counted_bytes, bytes);
-        let (wanted, interest) = (pair.poll_timeout(), pair.interest(self.kit.supply));
+        let (wanted, interest) = (pair.poll_timeout(), pair.interest(self.resources.supply));
         self.memory.changed(counted, bytes);
         self.watch(now, index, interest);
         self.set_timer(index, wanted);
@@ -374,14 +375,14 @@ impl Worker {
             self.members.remove(&member);
         }
         self.memory.changed(pair.counted_bytes, 0);
-        self.kit.part.count_connection(-1);
+        self.resources.part.count_connection(-1);
         if !matches!(ending, Ending::InOrder | Ending::Client) {
             debug!(client = %pair.client_text(), ?ending, "a local connection was ended");
         }
         if ending == Ending::NoCarrier {
             self.note_no_carrier(now);
         }
-        match pair.end(ending, is_orderly, &mut self.kit.around(now)) {
+        match pair.end(ending, is_orderly, &mut self.resources.around(now)) {
             Some(session) => {
                 let deadline = now + CLOSING_MAX;
                 let closing = Closing { session: Box::new(session), deadline, counted_bytes: 0 };
@@ -395,7 +396,7 @@ impl Worker {
 
     /// A client was ended because nothing carried it.
     fn note_no_carrier(&self, now: Instant) {
-        self.kit.part.seen.note_no_carrier(now, self.settings.server);
+        self.resources.part.seen.note_no_carrier(now, self.settings.server);
     }
 
     /// Frees the place of a session that has said all, or has had its time.
@@ -418,7 +419,7 @@ impl Worker {
 }
 
 /// What the thread has for each of its connections.
-struct Kit {
+struct Resources {
     part: Arc<Part>,
     relief: Relief,
     losses: Losses,
@@ -428,7 +429,7 @@ struct Kit {
     supply: Supply,
 }
 
-impl Kit {
+impl Resources {
     /// The same instant, for what measures.
     fn time(&self, now: Instant) -> Time {
         Time::ZERO + now.saturating_duration_since(self.epoch)

@@ -35,7 +35,7 @@ fn text(document: &Value) -> String {
 
 /// What a word of the operator's about relief has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Said {
+pub struct OverrideOutcome {
     /// The word that holds now.
     pub word: String,
     /// Clients that are to go elsewhere, and are led there by others.

@@ -25,7 +25,7 @@ mod usual_sockets;
 
 pub use admin::{ANSWER_BYTES_MAX, AdminServer, Bounds, ask};
 pub use descriptors::raise_open_files;
-pub use documents::{AskError, Said, ask_for};
+pub use documents::{AskError, OverrideOutcome, ask_for};
 pub use log::{Log, flush_log, log_lines_dropped, say};
 pub use manager::Manager;
 pub use ports::{Answers, ControlPorts, PortError, ServedPorts};

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use spillway_net::{Clock, Config, Context, Listeners};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
-/// Bytes of a connection that may be under way.
+/// Bytes that a connection may have in flight.
 const WINDOW: u32 = 64 << 10;
 
 struct Echo;
@@ -15,7 +15,7 @@ impl Application for Echo {
         match event {
             Event::Opened { .. } => out.grant(conn, WINDOW),
             Event::Data { bytes, .. } => {
-                // A client that does not read what it asked for is not served any longer.
+                // A client that does not read its replies is disconnected.
                 if out.send(conn, bytes) < bytes.len() {
                     out.abort(conn);
                 }

@@ -1,4 +1,4 @@
-//! Listening and accepting: bounded, and unharmed when descriptors run out.
+//! Listening and accepting: bounded work per turn, and handling of exhausted file descriptors.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use crate::listen::{BoundListener, Listener, set_keep_alive};
 use crate::sockets::{Sockets, close_with_reset};
 use crate::sys::unaccepted;
 
-/// How long accepting pauses when the host cannot accept. Without descriptors peers are refused meanwhile, otherwise
-/// they wait in the kernel's queue.
+/// Pause after a failure to accept. Meanwhile peers wait in the kernel's queue, or are refused if the cause is a lack of
+/// file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long until a listener that could not be opened is tried again.
+/// Pause before a listener that could not be opened is tried again.
 const LISTEN_PAUSE: Duration = Duration::from_secs(1);
 
 const ACCEPT_FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 impl<A: Application> Context<A> {
-    /// Accepts what waits at a listener, a bounded number.
+    /// Accepts the connections that wait at a listener, at most `accepts_per_turn`.
     pub(crate) fn accept(&mut self, index: u16) {
         for _ in 0..self.sockets.config.accepts_per_turn {
-            // The application may close the listener within an event.
+            // The application may have closed the listener while it handled the last event.
             let Some(listener) = self.sockets.listeners.get(&index).filter(|listener| listener.open) else {
                 return;
             };
@@ -40,13 +40,13 @@ impl<A: Application> Context<A> {
                         self.tell_refused(index, HostLimit::Connections, 1);
                         continue;
                     }
-                    // A TCP socket's peer has an address of its family.
+                    // Cannot fail: the peer of a TCP socket has an internet address.
                     let Some(peer) = peer else { continue };
                     match self.sockets.register(Connection::opened(fd)) {
                         Ok(conn) => {
                             self.tell(conn, Event::Opened { peer, listener: Some(index) });
-                            // A peer's first bytes are often there already. The application hears of them before it
-                            // hears of the next peer: it may have to choose between peers that speak and silent ones.
+                            // A peer's first bytes have often arrived already. The application gets them before the
+                            // next peer, because it may have to choose between peers that send and silent ones.
                             if let Some(connection) = self.sockets.table.find(conn) {
                                 connection.note_readable();
                                 self.read(conn);
@@ -66,7 +66,7 @@ impl<A: Application> Context<A> {
                 Err(error @ (Errno::NOBUFS | Errno::NOMEM)) => {
                     return self.sockets.pause_accepting(index, Some(error.raw_os_error()));
                 }
-                // The peer is gone already, or a filter forbade it: the next one is not concerned.
+                // The peer has already closed, or a filter rejects it: continue with the next one.
                 Err(_) => {}
             }
         }
@@ -98,9 +98,9 @@ impl Sockets {
         }
     }
 
-    /// Tries again what has paused for long enough.
+    /// Retries the first listener that is due.
     pub(crate) fn retry_listeners(&mut self) {
-        // Others that are due at the same time have their turn next.
+        // Other listeners that are due follow in the next turns.
         let Some(index) = self.due_listener(|listener| listener.retry) else { return };
         let Some(listener) = self.listeners.get_mut(&index) else { return };
         listener.retry = None;
@@ -112,36 +112,35 @@ impl Sockets {
         self.note_retry(index);
     }
 
-    /// Puts a listener in a place. One that was there is closed: peers that it had not accepted yet are reset.
+    /// Sets the listener of an index. A listener that had this index is closed, which resets peers that it has not accepted.
     pub fn put_listener(&mut self, index: u16, listener: BoundListener) {
         self.drop_listener(index);
         self.listeners.insert(index, Listener::new(listener));
         self.watch_questions(index);
     }
 
-    /// Closes a listener for good.
+    /// Closes a listener and its socket.
     pub fn drop_listener(&mut self, index: u16) {
         self.close_listener(index);
         self.listeners.remove(&index);
         self.note_retry(index);
     }
 
-    /// Sets when peers that come from now on are asked whether they are alive, once they have been idle; none:
-    /// never.
+    /// Sets the idle time before keep-alive probes for peers that connect from now on; `None` switches them off.
     pub fn set_keep_alive(&mut self, index: u16, idle: Option<Duration>) {
         if let Some(listener) = self.listeners.get(&index) {
-            // Fails on no socket that we hold; the setting before stays, otherwise.
+            // Cannot fail on an open TCP socket; otherwise the previous setting remains.
             let _ = set_keep_alive(&listener.fd, idle);
         }
     }
 
-    /// Sets [`Config::connections_max`](crate::Config::connections_max). Connections beyond it stay.
+    /// Sets [`Config::connections_max`](crate::Config::connections_max). Existing connections beyond the limit remain.
     pub fn set_connections_max(&mut self, connections: usize) {
         self.config.connections_max = connections;
         self.table.set_limit(connections);
     }
 
-    /// Sets [`Config::input_patience`](crate::Config::input_patience), where it was not zero at the start.
+    /// Sets [`Config::input_patience`](crate::Config::input_patience). No effect if the context was created with zero.
     pub fn set_input_patience(&mut self, patience: Duration) {
         self.config.input_patience = patience;
     }
@@ -152,12 +151,12 @@ impl Sockets {
         }
     }
 
-    /// Without a descriptor a peer can be neither accepted nor refused, and would wake us for ever. The host can
-    /// refuse it, though: the listener closes for a moment, which resets those who wait. (A descriptor held in
-    /// reserve for this would be another thread's before long.) Says how many they were.
+    /// Without a descriptor a peer can be neither accepted nor refused, and its event would never end. So the listener
+    /// closes for [`ACCEPT_PAUSE`]: the host resets waiting peers and refuses new ones. (A spare descriptor would not help:
+    /// another thread could take it.) Returns the number of peers that were waiting.
     fn refuse_without_descriptors(&mut self, index: u16, error: Errno) -> u64 {
         let Some(listener) = self.listeners.get_mut(&index) else { return 0 };
-        // The kernel wants a descriptor before it looks whether anybody waits. Fails on no socket that listens.
+        // `accept` fails for want of a descriptor even if no peer waits. `unaccepted` cannot fail on a listening socket.
         let waiting = unaccepted(&listener.fd).unwrap_or(1);
         if waiting == 0 {
             return 0;

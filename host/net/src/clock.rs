@@ -1,22 +1,22 @@
-//! The clock that all contexts of a program share.
+//! The clock shared by all contexts of a program.
 
 use std::time::Instant;
 
 use spillway_transport::Time;
 
-/// Time since the program's start, monotonic.
+/// A monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: Instant,
 }
 
 impl Clock {
-    /// A clock that stands at zero now.
+    /// A clock that starts at zero.
     pub fn start() -> Clock {
         Clock { start: Instant::now() }
     }
 
-    /// The time now.
+    /// Time since the start of the clock.
     pub fn now(&self) -> Time {
         Time::ZERO + self.start.elapsed()
     }

@@ -1,4 +1,4 @@
-//! One connection: its socket, how far its life has come, and its two directions.
+//! One connection: its socket, its state, and its two directions.
 
 mod receiving;
 mod sending;
@@ -22,51 +22,48 @@ pub struct Connection {
     life: Life,
     receiving: Receiving,
     sending: Sending,
-    /// Waits in the list of connections with something to tell.
+    /// The connection is in the context's list `notes`.
     in_notes: bool,
 }
 
-/// How far a connection has come.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
-    /// A `connect` of ours is under way.
+    /// This end is connecting.
     Connecting,
-    /// Bytes pass.
+    /// Established.
     Open,
-    /// Sending failed for this reason. What the peer sent before is still read; then the loss is told.
+    /// Sending failed for this reason. The loss is reported after the peer's remaining data has been read.
     Broken(LostReason),
-    /// Nothing passes any more. The loss is to be told, for this reason.
+    /// Both directions have ended. The loss is still to be reported, for this reason.
     Dead(LostReason),
 }
 
-/// What follows from a flush.
+/// The result of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushed {
-    /// It is dead, or the kernel has yet to tell that it takes more.
+    /// Nothing was written: the connection is dead, or the socket is not writable.
     Nothing,
-    /// The kernel took what it could.
+    /// As much was written as the kernel accepts.
     Done {
-        /// The application is to hear that there is room.
+        /// The application must be told that there is room.
         has_room: bool,
-        /// Somebody waits for acknowledgements.
+        /// The application watches acknowledgements.
         is_watched: bool,
-        /// Nothing is left to happen.
+        /// The connection has ended in order: see [`Connection::is_over`].
         is_over: bool,
     },
-    /// Sending failed. What the peer sent before is to be read.
+    /// Sending failed. The peer's remaining data must be read.
     Broken,
-    /// Sending failed, and there is nothing to be read.
+    /// Sending failed, and all of the peer's data has been read.
     Lost(LostReason),
 }
 
-/// What is to be told of a connection that waited in the list of those with something to tell.
+/// What to report to the application about a connection in the list `notes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// Nothing any more.
     Nothing,
-    /// There is room.
     Room,
-    /// It is lost.
     Lost(LostReason),
 }
 
@@ -87,35 +84,33 @@ impl Connection {
         Connection { life: Life::Connecting, ..Connection::opened(fd) }
     }
 
-    /// Its socket.
     pub fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
-    /// Forgets what waits to be sent. The socket is the caller's.
+    /// Discards the queue and returns the socket.
     pub fn into_socket(mut self, pool: &mut Pool) -> OwnedFd {
         self.sending.clear(pool);
         self.fd
     }
 
-    /// Whether it is still being opened.
     pub fn is_connecting(&self) -> bool {
         self.life == Life::Connecting
     }
 
-    /// Whether its loss is all that is left to tell.
+    /// Whether only the report of the loss is left to do.
     pub fn is_dead(&self) -> bool {
         matches!(self.life, Life::Dead(_))
     }
 
-    /// Its `connect` has succeeded. Whether something waits to be sent, be it the end.
+    /// The attempt to connect has succeeded. Returns whether data or the end waits to be sent.
     pub fn established(&mut self) -> bool {
         debug_assert!(self.is_connecting(), "a connection is established once");
         self.life = Life::Open;
         self.sending.has_something()
     }
 
-    /// It is dead from now on. Of several deaths the first counts.
+    /// Marks the connection as dead. The first reason counts.
     pub fn die(&mut self, reason: LostReason, pool: &mut Pool) {
         self.sending.clear(pool);
         if !self.is_dead() {
@@ -123,7 +118,7 @@ impl Connection {
         }
     }
 
-    /// Sending has failed. The first reason counts, and is returned.
+    /// Handles a failure of sending. Returns the first reason, which counts.
     fn break_off(&mut self, why: LostReason) -> LostReason {
         match self.life {
             Life::Broken(first) | Life::Dead(first) => first,
@@ -141,8 +136,7 @@ impl Connection {
         }
     }
 
-    /// Takes in the kernel's events of an established connection. The reason of its loss, if nothing can be read any
-    /// more.
+    /// Handles epoll events of an established connection. Returns the reason of its loss if nothing is left to read.
     pub fn note_events(&mut self, flags: EventFlags) -> Option<LostReason> {
         self.receiving.note_events(flags);
         if flags.contains(EventFlags::ERR)
@@ -154,22 +148,21 @@ impl Connection {
         None
     }
 
-    /// There may be something to read, though no event has told so.
+    /// Assumes that the socket is readable without an event.
     pub fn note_readable(&mut self) {
         self.receiving.note_readable();
     }
 
-    /// The kernel takes more. Whether it took no more before.
+    /// Handles a writable socket. Returns whether it was not writable before.
     pub fn unblock(&mut self) -> bool {
         self.sending.unblock()
     }
 
-    /// So many bytes more may be delivered.
     pub fn grant(&mut self, bytes: u32) {
         self.receiving.grant(bytes);
     }
 
-    /// Whether reading could yield something that may be told.
+    /// Whether a read may find data, an end or a loss that may be reported.
     pub fn wants_read(&self) -> bool {
         match self.life {
             Life::Connecting | Life::Dead(_) => false,
@@ -178,17 +171,16 @@ impl Connection {
         }
     }
 
-    /// Whether it is to enter the list of connections to read without an event, where it is from now on.
+    /// Marks the connection as being in the list `ready`. Returns whether the caller must add it.
     pub fn enter_ready(&mut self) -> bool {
         self.wants_read() && self.receiving.enter_ready()
     }
 
-    /// It has left that list.
     pub fn leave_ready(&mut self) {
         self.receiving.leave_ready();
     }
 
-    /// Reads once, at most what is granted.
+    /// Reads once, at most the granted bytes.
     pub fn read(&mut self, buffer: &mut [u8]) -> Read {
         let broken = self.broken();
         self.receiving.read(&self.fd, buffer, broken)
@@ -198,29 +190,29 @@ impl Connection {
         matches!(self.life, Life::Connecting | Life::Open) && self.sending.is_open()
     }
 
-    /// How many bytes it takes now, if `max` may wait.
+    /// How many bytes [`send`](Self::send) would take if at most `max` may be queued.
     pub fn room(&self, max: usize) -> usize {
         if self.can_send() { self.sending.room(max) } else { 0 }
     }
 
-    /// Takes as many bytes as there is room for, if `max` may wait.
+    /// Queues as many bytes as there is room for, if at most `max` may be queued. Returns their number.
     pub fn send(&mut self, bytes: &[u8], max: usize, pool: &mut Pool) -> usize {
         if self.can_send() { self.sending.send(bytes, max, pool) } else { 0 }
     }
 
-    /// Takes a chunk, or hands it back where there is no room, if `max` may wait.
+    /// Queues a chunk, or returns it if more than `max` bytes would be queued. An empty queue takes any chunk.
     pub fn send_chunk(&mut self, chunk: Chunk, max: usize, pool: &mut Pool) -> Result<(), Chunk> {
         if self.can_send() { self.sending.send_chunk(chunk, max, pool) } else { Err(chunk) }
     }
 
-    /// The application is to hear when there is room again.
+    /// Asks for a report when there is room again.
     pub fn want_room(&mut self) {
         if self.can_send() {
             self.sending.want_room();
         }
     }
 
-    /// The application sends no more. Whether that is news.
+    /// Ends the sending direction. Returns whether it was open.
     pub fn finish(&mut self) -> bool {
         let is_news = self.can_send();
         if is_news {
@@ -229,22 +221,22 @@ impl Connection {
         is_news
     }
 
-    /// Bytes that wait for the kernel to take them.
+    /// Bytes that wait to be written.
     pub fn queued(&self) -> usize {
         self.sending.queued()
     }
 
-    /// Bytes of memory that what waits takes.
+    /// Bytes of memory that the queue takes.
     pub fn held(&self) -> usize {
         self.sending.held()
     }
 
-    /// Whether it is to enter the list of connections to flush at the end of the turn, where it is from now on.
+    /// Marks the connection as being in the list `dirty`. Returns whether the caller must add it.
     pub fn enter_dirty(&mut self) -> bool {
         !self.is_connecting() && self.sending.enter_dirty()
     }
 
-    /// Writes what waits, as it leaves that list. Room is told below `room_below` bytes.
+    /// Writes the queue; the connection leaves the list `dirty`. Reports room if at most `room_below` bytes remain queued.
     pub fn flush(&mut self, pool: &mut Pool, room_below: usize) -> Flushed {
         self.sending.leave_dirty();
         if self.is_dead() || self.sending.is_blocked() {
@@ -261,18 +253,17 @@ impl Connection {
         Flushed::Done { has_room, is_watched: self.sending.is_watched(), is_over: self.is_over() }
     }
 
-    /// Whether both directions have ended, the kernel has taken all of ours, and the peer has acknowledged it where that
-    /// is watched.
+    /// Whether both directions have ended, all data was written, and, if acknowledgements are watched, all was acknowledged.
     pub fn is_over(&self) -> bool {
         self.receiving.is_finished() && self.sending.is_over()
     }
 
-    /// Whether it is to enter the list of connections with something to tell, where it is from now on.
+    /// Marks the connection as being in the list `notes`. Returns whether the caller must add it.
     pub fn enter_notes(&mut self) -> bool {
         !std::mem::replace(&mut self.in_notes, true)
     }
 
-    /// What is to be told, as it leaves that list.
+    /// Returns what to report; the connection leaves the list `notes`.
     pub fn take_note(&mut self) -> Note {
         self.in_notes = false;
         let has_room = self.sending.take_room();
@@ -283,22 +274,22 @@ impl Connection {
         }
     }
 
-    /// Whether acknowledgements are told from now on.
+    /// Sets whether acknowledgements are reported.
     pub fn watch(&mut self, on: bool) {
         self.sending.watch(on);
     }
 
-    /// Whether it is to enter the list of connections whose acknowledgements are asked for, where it is from now on.
+    /// Marks the connection as being in the list `watch`. Returns whether the caller must add it.
     pub fn enter_watch(&mut self) -> bool {
         self.sending.enter_watch()
     }
 
-    /// Whether it is in that list.
+    /// Whether the connection is in the list `watch`.
     pub fn is_in_watch(&self) -> bool {
         self.sending.is_in_watch()
     }
 
-    /// Asks the kernel what the peer has acknowledged, as it leaves that list. Some where there is something to tell.
+    /// Asks the kernel what the peer has acknowledged, and leaves the list `watch`. Returns the offset if it has grown.
     pub fn ask_acknowledged(&mut self) -> Option<u64> {
         let is_dead = self.is_dead();
         self.sending.ask_acknowledged(&self.fd, is_dead)

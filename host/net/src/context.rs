@@ -1,4 +1,4 @@
-//! One thread's loop: events in, commands out.
+//! The event loop of one thread.
 
 use std::io;
 use std::sync::Arc;
@@ -15,30 +15,30 @@ use crate::remote::{Mailbox, Remote};
 use crate::sockets::{Sockets, URGENT_TOKEN, WAKE_TOKEN};
 use crate::{Clock, Config, Notice};
 
-/// Coarser timers would round an application's microseconds up to this.
+/// The kernel may delay a timeout by the timer slack; its default of 50 us is too long for batch delays.
 const TIMER_SLACK_NS: u64 = 1_000;
 
 /// An application and its sockets, run by one thread.
 pub struct Context<A> {
     pub(crate) sockets: Sockets,
     pub(crate) app: A,
-    /// What the application answered to `poll_timeout` after the latest turn.
+    /// Result of the application's `poll_timeout` after the latest turn.
     app_deadline: Option<Time>,
     clock: Clock,
     mailbox: Arc<Mailbox<A>>,
-    /// Lent to the application for the duration of one event.
+    /// Receives data; the application borrows it during one event.
     buffer: Vec<u8>,
     events: Vec<libc::epoll_event>,
     urgent_events: Vec<libc::epoll_event>,
-    /// When all connections were looked at last.
+    /// When events of all connections were last fetched.
     looked: Time,
 }
 
 impl<A: Application> Context<A> {
-    /// A context that nobody runs yet. `hook` is told what an operator should know; it must not block.
+    /// Creates a context, to be run by one thread. `hook` receives notices for the operator; it must not block.
     ///
     /// # Errors
-    /// The host is out of descriptors or memory.
+    /// The host is out of file descriptors or memory.
     pub fn new(
         config: Config,
         listeners: ContextListeners,
@@ -50,7 +50,7 @@ impl<A: Application> Context<A> {
         let buffer = vec![0; config.read_bytes.max(1)];
         let events = Vec::with_capacity(config.events_per_turn.max(1));
         let sockets = Sockets::new(config, listeners, Box::new(hook))?;
-        // Edge triggered: every wake-up is an event, and the counter need not be read.
+        // Edge triggered: every write causes an event, so the counter need not be read.
         sockets.epoll.add(&wake, WAKE_TOKEN, EventFlags::IN | EventFlags::ET)?;
         let mailbox = Arc::new(Mailbox::new(wake));
         let urgent_events = Vec::with_capacity(events.capacity());
@@ -75,9 +75,9 @@ impl<A: Application> Context<A> {
     /// Runs until a [`Remote`] stops it.
     ///
     /// # Errors
-    /// Waiting for events failed, which no peer can cause.
+    /// Waiting for events failed. No peer can cause this.
     pub fn run(&mut self) -> io::Result<()> {
-        // Refused only by kernels that lack it; timers are coarser then.
+        // Fails only on kernels without timer slack, where timeouts are less exact.
         let _ = rustix::thread::set_current_timer_slack(core::num::NonZeroU64::new(TIMER_SLACK_NS));
         self.command(|_, _, _| ());
         while !self.mailbox.stop.load(Ordering::Acquire) {
@@ -86,7 +86,8 @@ impl<A: Application> Context<A> {
         Ok(())
     }
 
-    /// Runs one command on the calling thread as a turn of its own: what it sent leaves before this returns.
+    /// Runs one command on the calling thread as a turn of its own: data that the command sends is written before this
+    /// returns.
     pub fn command<R>(&mut self, command: impl FnOnce(Time, &mut A, &mut Sockets) -> R) -> R {
         let now = self.clock.now();
         self.sockets.now = now;
@@ -95,10 +96,10 @@ impl<A: Application> Context<A> {
         result
     }
 
-    /// Waits for events, for `longest` at most, and handles them: one turn.
+    /// Runs one turn: waits for events, at most for `longest`, and handles them.
     ///
     /// # Errors
-    /// Waiting for events failed, which no peer can cause.
+    /// Waiting for events failed. No peer can cause this.
     pub fn turn(&mut self, longest: Option<Duration>) -> io::Result<()> {
         self.wait(longest)?;
         self.sockets.now = self.clock.now();
@@ -125,8 +126,9 @@ impl<A: Application> Context<A> {
         Ok(())
     }
 
-    /// Fills the events. While the application waits for a deadline that is near, only urgent ones wake us: each
-    /// wake-up costs as much as a message, and what others bring would have to wait for the deadline anyway.
+    /// Waits for events and fetches them. If the application's deadline is at most `input_patience` after the last fetch
+    /// of all events, only urgent events end the wait; all others are fetched once the deadline has passed. This saves
+    /// wake-ups, which cost as much as a message; other connections' data would wait for the deadline anyway.
     fn wait(&mut self, longest: Option<Duration>) -> io::Result<()> {
         let timeout = self.timeout(longest);
         let Some(urgent) = self.sockets.urgent.as_mut().filter(|_| timeout != Some(Duration::ZERO)) else {
@@ -187,7 +189,7 @@ impl<A: Application> Context<A> {
         self.app.handle_refused(listener, limit, peers);
     }
 
-    /// Frees the connection and tells why.
+    /// Frees the connection and reports the reason.
     pub(crate) fn tell_lost(&mut self, conn: Conn, reason: LostReason) {
         if let Some(connection) = self.sockets.table.remove(conn) {
             drop(connection.into_socket(&mut self.sockets.pool));
@@ -195,7 +197,8 @@ impl<A: Application> Context<A> {
         }
     }
 
-    /// Reads once and hands the bytes over. The answer is what the read found, and whether it filled the buffer.
+    /// Reads once and passes the data to the application. Returns the result of the read and whether it filled the buffer;
+    /// `None` if there is nothing to read.
     pub(crate) fn read_once(&mut self, conn: Conn) -> Option<(Read, bool)> {
         let connection = self.sockets.table.find(conn).filter(|connection| connection.wants_read())?;
         let read = connection.read(&mut self.buffer);
@@ -208,7 +211,7 @@ impl<A: Application> Context<A> {
         Some((read, filled))
     }
 
-    /// Runs what other threads have asked for.
+    /// Runs the commands of other threads.
     pub(crate) fn run_commands(&mut self) {
         for command in self.mailbox.take() {
             command(self.sockets.now, &mut self.app, &mut self.sockets);

@@ -1,16 +1,16 @@
-//! Which cores this process may use.
+//! The CPU cores that this process may use.
 
 use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The cores that this process may run on, lowest first. Empty where the host does not tell.
+/// The cores that this process may run on, in ascending order; empty if the host does not tell.
 pub fn allowed_cores() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
     (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
 }
 
-/// Keeps the calling thread on one core.
+/// Pins the calling thread to one core.
 pub fn pin_current_thread(core: usize) -> io::Result<()> {
     if core >= CpuSet::MAX_CPU {
         return Err(io::ErrorKind::InvalidInput.into());

@@ -1,4 +1,4 @@
-//! Receiving a datagram and answering it, from the address that it was sent to.
+//! Receives a datagram and answers it from the address to which it was sent.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -9,14 +9,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::sys::set_int;
 
-/// No question is longer.
+/// Maximum bytes of a question; longer datagrams are ignored.
 const BYTES_MAX: usize = 256;
-/// Some hundred questions: the kernel counts about 800 bytes for each.
+/// Room for some hundred questions: the kernel counts about 800 bytes for each.
 const RECEIVE_BUFFER_BYTES: usize = 512 << 10;
 /// Room for one control message with an address.
 const CONTROL_BYTES: usize = 64;
 
-/// A UDP socket at this address, which others in this process may be bound to as well if it `shares`.
+/// A UDP socket bound to this address. If it `shares`, other sockets may be bound to the address as well.
 pub fn bind(address: SocketAddr, shares: bool) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -28,35 +28,35 @@ pub fn bind(address: SocketAddr, shares: bool) -> io::Result<OwnedFd> {
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
     if address.ip().is_unspecified() {
-        // Otherwise the kernel would choose the address that the answer comes from.
+        // The answer's source address must be the one that was asked; without this option the kernel would choose it.
         let (level, option) = match address {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
         };
         set_int(&fd, level, option, 1)?;
     }
-    // Many may ask at once; the host caps this by rmem_max.
+    // Many clients may ask at once. The host limits the size to rmem_max.
     sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER_BYTES)?;
     rustix::net::bind(&fd, &address)?;
     Ok(fd)
 }
 
-/// Control messages need this alignment.
+/// A buffer with the alignment of control messages.
 #[repr(align(8))]
 struct Control([MaybeUninit<u8>; CONTROL_BYTES]);
 
-/// Takes one datagram and sends what `answer` writes: it is told who asks and what, and has as much room as the question
-/// was long. False when there was no datagram.
+/// Receives one datagram and sends the reply. `answer` receives the sender's address, the question and a buffer as long as
+/// the question, and returns the reply's length; 0 sends nothing. Returns `false` if no datagram was waiting.
 pub fn exchange(
     fd: &OwnedFd,
     answer: impl FnOnce(SocketAddr, &[u8], &mut [u8]) -> usize,
 ) -> io::Result<bool> {
     let mut bytes = [0_u8; BYTES_MAX];
     let mut control = Control([MaybeUninit::uninit(); CONTROL_BYTES]);
-    // SAFETY: it consists of integers, for which zeroes are values.
+    // SAFETY: `sockaddr_storage` consists of integers, for which all-zero bytes are valid.
     let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: it consists of integers and pointers, for which zeroes are values.
+    // SAFETY: `msghdr` consists of integers and raw pointers, for which all-zero bytes are valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_name = (&raw mut name).cast();
     message.msg_namelen = libc::socklen_t::try_from(size_of::<libc::sockaddr_storage>()).unwrap_or(0);
@@ -64,7 +64,7 @@ pub fn exchange(
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = CONTROL_BYTES;
-    // SAFETY: all that `message` points to lives through the call and is as long as it says.
+    // SAFETY: all buffers that `message` points to outlive the call and have the lengths that it states.
     let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, 0) };
     let Ok(length) = usize::try_from(received) else {
         let error = io::Error::last_os_error();
@@ -79,21 +79,21 @@ pub fn exchange(
     if written == 0 {
         return Ok(true);
     }
-    // Name and control message go back as they came: to that address, from the one that was asked.
+    // Name and control message are reused: the reply goes to the sender, from the address that was asked.
     let_route_choose_interface(&mut message);
     part = libc::iovec { iov_base: reply.as_mut_ptr().cast(), iov_len: written };
     message.msg_iov = &raw mut part;
     message.msg_flags = 0;
-    // SAFETY: as above; the control messages are those that the kernel wrote, or none.
+    // SAFETY: as for `recvmsg`; the control messages are those that the kernel wrote, or none.
     unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
-    // One that does not leave is lost, as any datagram may be.
+    // A reply that cannot be sent is lost, as any datagram may be.
     Ok(true)
 }
 
-/// The interface that a question came in by need not be the one that leads back.
+/// Removes the receiving interface from the control message, because the route to the sender may use another one.
 fn let_route_choose_interface(message: &mut libc::msghdr) {
-    // SAFETY: the kernel has written `msg_controllen` bytes of whole control messages; the macros stay within them, and what
-    // they point to is as long as its header says, which is checked for what is written to here.
+    // SAFETY: the kernel has written `msg_controllen` bytes of complete control messages; the macros stay within them. The
+    // data of a message is as long as its header says, which is checked before the data is read or written.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(message);
         if header.is_null() {
@@ -114,7 +114,7 @@ fn let_route_choose_interface(message: &mut libc::msghdr) {
                 if length >= libc::CMSG_LEN(size_of::<libc::in6_pktinfo>() as u32) as usize =>
             {
                 let mut info: libc::in6_pktinfo = data.cast::<libc::in6_pktinfo>().read_unaligned();
-                // A link-local address means nothing without its interface.
+                // A link-local address is valid only with its interface.
                 if !Ipv6Addr::from(info.ipi6_addr.s6_addr).is_unicast_link_local() {
                     info.ipi6_ifindex = 0;
                     data.cast::<libc::in6_pktinfo>().write_unaligned(info);
@@ -129,13 +129,13 @@ fn socket_address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let start: *const libc::sockaddr_storage = name;
     match libc::c_int::from(name.ss_family) {
         libc::AF_INET => {
-            // SAFETY: a `sockaddr_storage` has room and alignment for every address; the family says that it is this one.
+            // SAFETY: `sockaddr_storage` has size and alignment for every address; the family shows that it holds this one.
             let address = unsafe { &*start.cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
             Some(SocketAddr::new(ip.into(), u16::from_be(address.sin_port)))
         }
         libc::AF_INET6 => {
-            // SAFETY: as above.
+            // SAFETY: as for IPv4.
             let address = unsafe { &*start.cast::<libc::sockaddr_in6>() };
             let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
             Some(SocketAddr::new(ip.into(), u16::from_be(address.sin6_port)))

@@ -1,4 +1,4 @@
-//! What the kernel's events and the passing of time mean for the connections.
+//! Handles epoll events and deadlines.
 
 use std::net::SocketAddr;
 
@@ -11,18 +11,18 @@ use crate::context::Context;
 use crate::reason::reason;
 use crate::sockets::{WAKE_TOKEN, is_connecting, listener_of_questions};
 
-/// Reads of one connection in a row, where each found less than a buffer full; then it is the others' turn.
+/// Maximum reads of one connection in a row; then other connections are served. A read that fills the buffer is the last.
 const READS_IN_A_ROW: usize = 4;
 
 impl<A: Application> Context<A> {
-    /// One event of the epoll set.
+    /// Handles one event of an epoll set.
     pub(crate) fn handle_event(&mut self, token: u64, flags: EventFlags) {
         if token == WAKE_TOKEN {
             return self.run_commands();
         }
         let (slot, generation) = (token as u32, (token >> 32) as u32);
         if generation == 0 {
-            // Those of listeners are small.
+            // The slot is a listener's index, or a mark and the index for the listener's questions.
             if let Some(index) = listener_of_questions(slot) {
                 let (now, app) = (self.sockets.now, &mut self.app);
                 return self.sockets.answer_questions(index, |from, question, answer| {
@@ -61,7 +61,7 @@ impl<A: Application> Context<A> {
         if has_something {
             self.sockets.mark_dirty(conn);
         }
-        // The same event may tell of bytes, too, and is not repeated.
+        // The same event may report data, too, and is not repeated.
         self.handle_open(conn, flags);
     }
 
@@ -92,7 +92,7 @@ impl<A: Application> Context<A> {
         self.sockets.mark_ready(conn);
     }
 
-    /// Reads what is readable without a new event: once around.
+    /// Reads the connections that are readable without a new event, each once.
     pub(crate) fn read_ready(&mut self) {
         for _ in 0..self.sockets.ready.len() {
             let Some(conn) = self.sockets.ready.pop_front() else { return };
@@ -103,7 +103,7 @@ impl<A: Application> Context<A> {
         }
     }
 
-    /// Tells of room and losses that were found between events.
+    /// Reports room and losses that were found outside of events.
     pub(crate) fn tell_notes(&mut self) {
         for _ in 0..self.sockets.notes.len() {
             let Some(conn) = self.sockets.notes.pop_front() else { return };
@@ -116,7 +116,7 @@ impl<A: Application> Context<A> {
         }
     }
 
-    /// What has become due: attempts to connect, acknowledgements, listeners.
+    /// Handles what is due: attempts to connect, acknowledgements, listeners.
     pub(crate) fn handle_deadlines(&mut self) {
         let now = self.sockets.now;
         while let Some(conn) = self.sockets.connecting.pop(now) {
@@ -124,7 +124,7 @@ impl<A: Application> Context<A> {
                 self.tell_lost(conn, LostReason::TimedOut);
             }
         }
-        // One that is asked and still waits is due again later than now.
+        // A connection that enters the list again is due later than now, so the loop ends.
         while let Some(conn) = self.sockets.watch.pop(now) {
             if let Some(through) = self.sockets.table.find(conn).and_then(Connection::ask_acknowledged) {
                 self.tell(conn, Event::Acknowledged { through });

@@ -1,17 +1,17 @@
 //! The transport on kernel sockets.
 //!
-//! A [`Context`] owns an application and its sockets and runs them on one thread: epoll, edge triggered, no lock
-//! on the data path. Several contexts, one for each core, share their listening addresses through
-//! [`Listeners`]; the kernel spreads new connections over those that listen.
+//! A [`Context`] owns an application and its sockets and runs them on one thread, with edge-triggered epoll and
+//! without locks on the data path. Several contexts, one for each core, share their listening addresses through
+//! [`Listeners`]; the kernel distributes new connections among the contexts that listen.
 //!
-//! What it costs is the small write per client. So what an application sends within one turn leaves with one
-//! system call per connection at the end of the turn, chunks are written where they lie, and a readable
-//! connection is read once: a second read that finds nothing is avoided.
+//! The main cost is one small write per client. To keep it low, all that an application sends on a connection within a
+//! turn leaves in one system call at the end of the turn, chunks are written without a copy, and a readable connection
+//! is read only once unless more data may be there.
 //!
-//! Where a listener takes [questions](Binding::Questions), datagrams to its address are answered by the context that
+//! If a listener takes [questions](Binding::Questions), the context that answers a datagram to its address is the one that
 //! would serve a client from the same port.
 //!
-//! A [`Remote`] lets the owning program run commands on a context's thread and stop it.
+//! A [`Remote`] runs commands on a context's thread and stops the context.
 #![warn(missing_docs)]
 
 mod accept;
@@ -46,28 +46,28 @@ pub use sys::{Epoll, EpollEvent};
 /// Limits and settings of a context.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Connections of one context, accepted and opened together. Peers beyond it are reset.
+    /// Maximum connections of one context, accepted and opened ones together. Further peers are reset.
     pub connections_max: usize,
-    /// Bytes that may wait in one connection for the kernel to take them.
+    /// Maximum bytes in one connection that wait to be written.
     pub queued_bytes_max: usize,
-    /// Bytes taken from one connection at a time; one such buffer serves all connections of a context.
+    /// Maximum bytes of one read. One buffer of this size serves all connections of a context.
     pub read_bytes: usize,
-    /// How long events of accepted connections may be left alone while the application waits for a deadline that
-    /// comes sooner: what they bring is then handled in one turn, with one wake-up. Connections that we opened are
-    /// not left alone. Zero: nothing is.
+    /// How long events of accepted connections may wait for the application's next deadline: if the deadline comes sooner,
+    /// they are handled in its turn, which saves wake-ups. Events of connections that this context opened do not wait. Zero
+    /// means that no events wait.
     pub input_patience: Duration,
-    /// Events taken from the kernel in one turn.
+    /// Maximum events handled in one turn.
     pub events_per_turn: usize,
-    /// Connections accepted from one listener in one turn.
+    /// Maximum connections accepted from one listener in one turn.
     pub accepts_per_turn: usize,
-    /// How many established connections the kernel keeps for us to accept (it caps this by `somaxconn`).
+    /// Maximum established connections that wait to be accepted. The kernel limits this to `somaxconn`.
     pub backlog: i32,
-    /// How long `connect` tries before `Lost(TimedOut)`.
+    /// Time after which an attempt to connect ends with `Lost(TimedOut)`.
     pub connect_timeout: Duration,
-    /// How long a connection that we opened may leave bytes unacknowledged, or its window closed, before
-    /// `Lost(TimedOut)`. Not for accepted ones: a client may take its time to read.
+    /// Time after which a connection that this context opened ends with `Lost(TimedOut)` if the peer leaves bytes
+    /// unacknowledged or its window closed. It does not apply to accepted connections: a client may read slowly.
     pub stall_timeout: Duration,
-    /// Idle time before the kernel asks whether a peer is alive, at most 32,767 seconds; none: it never asks.
+    /// Idle time before the kernel sends keep-alive probes, at most 32,767 seconds; `None` switches them off.
     pub keep_alive: Option<Duration>,
 }
 
@@ -88,32 +88,32 @@ impl Default for Config {
     }
 }
 
-/// Something that an operator should know. Each kind is told at most once a second and context.
+/// A problem that an operator should know. A context reports each kind at most once a second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// There are no file descriptors left; peers are refused for 100 ms, again and again until there are some.
+    /// No file descriptors are left. New peers are refused for 100 ms at a time until there are some.
     DescriptorsExhausted {
-        /// None of the host, rather than of this process.
+        /// Whether the limit of the host is reached, rather than that of this process.
         host: bool,
     },
-    /// The context has `connections_max` connections; this many peers were reset since the last such notice.
+    /// The context has `connections_max` connections.
     ConnectionsExhausted {
-        /// Peers reset.
+        /// Peers reset since the last such notice.
         refused: u64,
     },
-    /// Accepting fails and pauses for a moment.
+    /// Accepting failed and pauses for 100 ms.
     AcceptFailed {
         /// Index of the listener.
         listener: u16,
         /// The host's error number.
         error: i32,
     },
-    /// More datagrams come to the address of a listener than are answered.
+    /// More questions arrive at the address of a listener than are answered.
     TooManyQuestions {
         /// Index of the listener.
         listener: u16,
     },
-    /// A listener could not be opened; it is tried again every second.
+    /// A listener could not be opened. It is tried again after 1 s.
     ListenFailed {
         /// Index of the listener.
         listener: u16,

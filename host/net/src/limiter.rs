@@ -1,10 +1,10 @@
-//! Notices at a bounded rate.
+//! Limits the rate of notices.
 
 use std::time::Duration;
 
 use spillway_transport::Time;
 
-/// Counts occurrences and lets one report a second through.
+/// Counts occurrences and allows one report per second.
 #[derive(Debug, Default)]
 pub struct Limiter {
     occurred: u64,
@@ -14,7 +14,7 @@ pub struct Limiter {
 impl Limiter {
     const INTERVAL: Duration = Duration::from_secs(1);
 
-    /// One more. Some when it is time to report: how many since the last report.
+    /// Counts an occurrence. Returns the number since the last report if another report is due.
     pub fn count(&mut self, now: Time) -> Option<u64> {
         self.occurred += 1;
         if self.reported.is_some_and(|last| now.since(last) < Limiter::INTERVAL) {

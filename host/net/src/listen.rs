@@ -1,4 +1,4 @@
-//! Listening sockets: bound at start, listening only while the application wants it.
+//! Listening sockets, which are bound first and listen only while the application wants it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,15 +15,15 @@ use crate::questions::Questions;
 use crate::steering::{Steering, steer_datagrams};
 use crate::sys::set_int;
 
-/// What the kernel holds of one connection beyond what is on its way. More would only hide a slow reader.
+/// Unsent bytes of one connection that the kernel buffers (TCP_NOTSENT_LOWAT). More would only hide a slow reader.
 const UNSENT_BYTES_MAX: libc::c_int = 128 << 10;
 
-/// An address that cannot be bound.
+/// An address could not be bound.
 #[derive(Debug)]
 pub struct BindError {
     /// The address.
     pub address: SocketAddr,
-    /// It is the datagrams' side of it.
+    /// Whether the UDP socket for questions failed, rather than the TCP socket.
     pub datagrams: bool,
     /// The host's error.
     pub error: io::Error,
@@ -51,7 +51,7 @@ impl std::error::Error for BindError {
     }
 }
 
-/// Sockets bound to the listening addresses, one set for each context. None of them listens yet.
+/// Sockets bound to the listening addresses, one set for each context. They do not listen yet.
 #[derive(Debug)]
 pub struct Listeners {
     addresses: Vec<SocketAddr>,
@@ -63,7 +63,7 @@ pub struct Listeners {
 pub struct ContextListeners(pub(crate) Vec<BoundListener>);
 
 impl ContextListeners {
-    /// Each by itself, in the order of the addresses, for [`Sockets::put_listener`](crate::Sockets::put_listener).
+    /// The sockets in the order of the addresses, for [`Sockets::put_listener`](crate::Sockets::put_listener).
     pub fn into_each(self) -> Vec<BoundListener> {
         self.0
     }
@@ -77,27 +77,27 @@ pub struct BoundListener {
     questions: Option<OwnedFd>,
 }
 
-/// Who comes to an address.
+/// How peers of an address are assigned to contexts, and whether the address takes datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// Connections: the kernel chooses their context.
+    /// The kernel chooses the context of a connection.
     Plain,
-    /// Connections, whose source ports choose their context.
+    /// The source port determines the context of a connection.
     BySourcePort,
-    /// The same, and datagrams from the same port numbers: see
+    /// The source port determines the context of a connection and of a datagram: see
     /// [`handle_question`](spillway_transport::Application::handle_question).
     Questions,
 }
 
 impl Listeners {
     /// Binds every address once for each context. Port 0 is replaced by a free one, the same for all contexts.
-    /// An address `[::]` takes IPv6 peers only: give `0.0.0.0` too.
+    /// The address `[::]` accepts only IPv6 peers: for both families, give `0.0.0.0`, too.
     pub fn bind(addresses: &[SocketAddr], contexts: usize, config: &Config) -> Result<Listeners, BindError> {
         Listeners::bind_beside(addresses, contexts, config, Binding::Plain, &[])
     }
 
-    /// As [`bind`](Self::bind), for a program that listens on the addresses `ours` already: a new address may
-    /// overlap with them, as `0.0.0.0:80` does with `127.0.0.1:80`.
+    /// Like [`bind`](Self::bind), for a program that already listens on the addresses `ours`: a new address may overlap
+    /// with one of them, as `0.0.0.0:80` with `127.0.0.1:80`.
     pub fn bind_beside(
         addresses: &[SocketAddr],
         contexts: usize,
@@ -137,7 +137,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// The addresses as bound, in the order of their indices.
+    /// The bound addresses, in the order of their indices.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -148,11 +148,11 @@ impl Listeners {
     }
 }
 
-/// How often another free port is tried where only the connections' side of one was free.
+/// How many free ports are tried if the UDP port of the same number is in use.
 const PORTS_TRIED: u32 = 32;
 
-/// The address with its port, whatever keeps that port for us where it was chosen, and one socket for the datagrams of each
-/// context, if any are wanted.
+/// Chooses the port. Returns the address with its port, the socket that reserves a chosen port until it is bound, and the
+/// UDP socket of each context if `binding` needs them.
 fn choose(
     address: SocketAddr,
     contexts: usize,
@@ -163,7 +163,7 @@ fn choose(
     let mut tried = 0;
     loop {
         let mut chosen = address;
-        // Kept until the end where it chooses the port.
+        // With port 0 the probe chooses and reserves the port; with a given port it only detects other listeners.
         let mut probe = if alone { Some(probe(address).map_err(failed(false))?) } else { None };
         if address.port() != 0 {
             probe = None;
@@ -188,8 +188,8 @@ fn choose(
     }
 }
 
-/// Sockets that share a port would silently share it with another program of the same user as well: this asks first,
-/// with one that shares with nobody who listens.
+/// Binds a socket without SO_REUSEPORT, which fails if another program listens on the address. Sockets with SO_REUSEPORT
+/// would silently share the port with another program of the same user.
 fn probe(address: SocketAddr) -> io::Result<OwnedFd> {
     let probe = new_socket(address)?;
     sockopt::set_socket_reuseaddr(&probe, true)?;
@@ -206,7 +206,7 @@ fn bind_datagrams(address: SocketAddr, contexts: usize, alone: bool) -> io::Resu
     }
     let sockets: io::Result<Vec<OwnedFd>> = (0..contexts).map(|_| datagrams::bind(address, true)).collect();
     let sockets = sockets?;
-    // Where the host does not take it, another context of ours answers: as good as nothing better is known.
+    // If the host does not support steering, the kernel chooses the context that answers.
     let _ = steer_datagrams(&sockets, address);
     Ok(sockets)
 }
@@ -218,29 +218,29 @@ fn bind_one(address: SocketAddr, config: &Config) -> io::Result<OwnedFd> {
     if let SocketAddr::V6(_) = address {
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
-    // Accepted sockets inherit these: no system call per connection.
+    // Accepted sockets inherit these options, which saves system calls per connection.
     configure(&fd, config)?;
     rustix::net::bind(&fd, &address)?;
     Ok(fd)
 }
 
-/// A TCP socket for the address's family, non-blocking.
+/// A non-blocking TCP socket of the address's family.
 pub fn new_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?)
 }
 
-/// Sets what every connection has.
+/// Sets the options of every connection.
 pub fn configure(fd: &OwnedFd, config: &Config) -> io::Result<()> {
     sockopt::set_tcp_nodelay(fd, true)?;
-    // Urgent data is data: without this its byte would be missing from the stream.
+    // Urgent data stays in the stream; without this option its byte would be missing.
     sockopt::set_socket_oobinline(fd, true)?;
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)?;
     if config.keep_alive.is_some() { set_keep_alive(fd, config.keep_alive) } else { Ok(()) }
 }
 
-/// Whether and when the kernel asks if an idle peer is alive.
+/// Sets the idle time before keep-alive probes, at least 1 s; `None` switches them off.
 pub fn set_keep_alive(fd: &OwnedFd, idle: Option<Duration>) -> io::Result<()> {
     sockopt::set_socket_keepalive(fd, idle.is_some())?;
     if let Some(idle) = idle {
@@ -256,14 +256,14 @@ pub fn set_keep_alive(fd: &OwnedFd, idle: Option<Duration>) -> io::Result<()> {
 #[derive(Debug)]
 pub struct Listener {
     pub fd: Arc<OwnedFd>,
-    /// What connections choose their context by, and which this one is.
+    /// The steering of the address, and the index of this context.
     steering: Option<(Arc<Steering>, usize)>,
     pub questions: Option<Questions>,
-    /// The application wants it to listen.
+    /// Whether the application wants the socket to listen.
     pub wanted: bool,
-    /// It listens.
+    /// Whether the socket listens.
     pub open: bool,
-    /// Accepting, or opening it, is tried again at this time.
+    /// When accepting or opening is tried again.
     pub retry: Option<Time>,
 }
 
@@ -290,13 +290,13 @@ impl Listener {
         Ok(())
     }
 
-    /// Stops listening and stays bound: Linux takes `shutdown` of a listening socket so. Peers are refused by the
-    /// host from now on, those not yet accepted are reset.
+    /// Stops listening; the socket stays bound, as Linux defines `shutdown` of a listening socket. The host refuses new
+    /// peers and resets those not yet accepted.
     pub fn close(&mut self) {
         if !std::mem::take(&mut self.open) {
             return;
         }
-        // Fails only where the socket does not listen.
+        // Fails only if the socket does not listen.
         let close = || {
             let _ = rustix::net::shutdown(&self.fd, Shutdown::Read);
         };
@@ -306,13 +306,13 @@ impl Listener {
         }
     }
 
-    /// When something is to be tried again.
+    /// When accepting, opening or answering is tried again.
     pub fn next_retry(&self) -> Option<Time> {
         [self.retry, self.questions.as_ref().and_then(Questions::retry)].into_iter().flatten().min()
     }
 }
 
-/// The other contexts' sockets are to know that this one listens no more.
+/// Closing removes the socket from the steering of its address.
 impl Drop for Listener {
     fn drop(&mut self) {
         self.close();

@@ -1,4 +1,4 @@
-//! What waits in one connection for the kernel to take it.
+//! The queue of data that waits to be written to one connection.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -8,32 +8,32 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use spillway_transport::Chunk;
 
-/// A piece that small sends are gathered in is closed at this size.
+/// Maximum size of a piece that gathers small sends.
 const GATHERED_BYTES_MAX: usize = 16 << 10;
-/// Pieces given to the kernel in one call.
+/// Maximum number of pieces written in one call.
 const PIECES_PER_CALL: usize = 16;
 
-/// Spent buffers, hot in the cache: the last one spent is the next one used.
+/// Buffers for reuse. The last one returned is used first, because it is likely to be in the CPU's cache.
 #[derive(Debug, Default)]
 pub struct Pool {
     small: Vec<Chunk>,
     chunks: Vec<Chunk>,
-    /// Capacity of all chunks that connections hold.
+    /// Capacity of all chunks in the queues of connections, in bytes.
     lent: usize,
 }
 
 impl Pool {
     const SMALL_MAX: usize = 256;
     const CHUNKS_MAX: usize = 16;
-    /// A larger buffer is freed, so that one huge message does not stay in memory for ever.
+    /// Larger buffers are freed, so that one huge message does not occupy memory for good.
     const CHUNK_BYTES_MAX: usize = 256 << 10;
 
-    /// Bytes of memory that all connections' queues take.
+    /// Bytes of memory that the queues of all connections take.
     pub fn lent(&self) -> usize {
         self.lent
     }
 
-    /// A spent chunk, if there is one.
+    /// An empty chunk for reuse, if there is one.
     pub fn chunk(&mut self) -> Option<Chunk> {
         self.chunks.pop()
     }
@@ -59,38 +59,37 @@ impl Pool {
 #[derive(Debug)]
 struct Piece {
     chunk: Chunk,
-    /// Small sends may be added to it, as long as none of it has been sent.
+    /// Small sends may be appended until a part of the piece was sent.
     gathered: bool,
     sent: bool,
 }
 
-/// How a flush ended.
+/// The result of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flush {
-    /// The kernel has everything.
+    /// Everything was written.
     Empty,
-    /// The kernel takes no more; it will tell when it does.
+    /// The socket is not writable; an event will report when it is.
     Blocked,
-    /// The connection is broken.
+    /// Writing failed with this error.
     Failed(Errno),
 }
 
-/// The queue of one connection, in order.
+/// The queue of one connection.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     pieces: VecDeque<Piece>,
     bytes: usize,
-    /// Capacity of all pieces.
+    /// Capacity of all pieces, in bytes.
     held: usize,
 }
 
 impl Outgoing {
-    /// Bytes that wait.
+    /// Bytes in the queue.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
@@ -117,7 +116,7 @@ impl Outgoing {
             pool.lent += grown;
             return;
         }
-        // A large send would make a small buffer large for ever: it gets one of its own.
+        // A large send would enlarge a small buffer for good: it gets a chunk of its own.
         let gathered = bytes.len() <= GATHERED_BYTES_MAX;
         let mut chunk = if gathered { pool.small() } else { pool.chunk().unwrap_or_default() };
         chunk.buffer().extend_from_slice(bytes);
@@ -142,14 +141,14 @@ impl Outgoing {
         self.add(piece, pool);
     }
 
-    /// Forgets everything.
+    /// Empties the queue.
     pub fn clear(&mut self, pool: &mut Pool) {
         self.bytes = 0;
         self.held = 0;
         self.pieces.drain(..).for_each(|piece| pool.recycle(piece));
     }
 
-    /// Gives the kernel as much as it takes. The first number is how much that was.
+    /// Writes as much as the kernel accepts. Returns the number of bytes written, and how the flush ended.
     pub fn flush(&mut self, fd: BorrowedFd<'_>, pool: &mut Pool) -> (usize, Flush) {
         let mut total = 0;
         loop {

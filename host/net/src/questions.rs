@@ -1,4 +1,4 @@
-//! Datagrams to the addresses of listeners: answered at a bounded rate, so that a flood of them costs clients little.
+//! Datagrams to the addresses of listeners. They are answered at a bounded rate, so that a flood costs clients little.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -10,25 +10,25 @@ use spillway_transport::Time;
 use crate::datagrams::exchange;
 use crate::sys::Epoll;
 
-/// Questions of one listener in one turn; then it is the clients' turn.
+/// Maximum questions of one listener answered in one turn, so that clients do not wait.
 const PER_TURN: u32 = 32;
-/// Questions of one listener each second: each costs some microseconds, so that all of them take a few percent of a core.
+/// Maximum questions of one listener per second. Each costs some microseconds, so together a few percent of a core.
 const PER_SECOND: f64 = 10_000.0;
-/// More at once, after a quiet time.
+/// Maximum burst of questions after a quiet time.
 const AT_ONCE: f64 = 1_000.0;
-/// How long questions then have to wait. Those that find the socket's buffer full are lost.
+/// Pause after the allowance is used up. Questions wait in the socket's buffer; those that do not fit are lost.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Before a socket that could not be watched is tried again.
+/// Pause before a socket that could not be added to the epoll set is tried again.
 const WATCH_PAUSE: Duration = Duration::from_secs(1);
 
 /// The socket for questions at a listener's address.
 #[derive(Debug)]
 pub struct Questions {
     fd: OwnedFd,
-    /// What may be answered still, and as of when.
+    /// How many questions may be answered, as of `since`.
     allowance: f64,
     since: Time,
-    /// Not looked at until then.
+    /// The socket is not watched until then.
     paused: Option<Time>,
 }
 
@@ -37,7 +37,7 @@ impl Questions {
         Questions { fd, allowance: AT_ONCE, since: Time::ZERO, paused: None }
     }
 
-    /// How many may be answered now.
+    /// How many questions may be answered now.
     fn allow(&mut self, now: Time) -> u32 {
         let earned = now.since(self.since).as_secs_f64() * PER_SECOND;
         self.allowance = (self.allowance + earned).min(AT_ONCE);
@@ -45,19 +45,18 @@ impl Questions {
         self.allowance as u32
     }
 
-    /// When it is to be looked at again.
+    /// When the socket must be watched again.
     pub(crate) fn retry(&self) -> Option<Time> {
         self.paused
     }
 
-    /// Has questions come in from now on.
+    /// Adds the socket to the epoll set; tries again later if that fails.
     pub(crate) fn watch(&mut self, now: Time, epoll: &Epoll, token: u64) {
         let added = epoll.add(&self.fd, token, EventFlags::IN);
         self.paused = added.err().map(|_| now + WATCH_PAUSE);
     }
 
-    /// Answers questions that have come, a bounded number. Returns whether no more may be answered for a while: they are
-    /// not looked at then.
+    /// Answers up to [`PER_TURN`] questions. Returns whether the allowance is used up: answering then pauses for [`PAUSE`].
     pub(crate) fn answer(
         &mut self,
         now: Time,
@@ -70,7 +69,7 @@ impl Questions {
             match exchange(&self.fd, &mut answer) {
                 Ok(true) => handled += 1,
                 Ok(false) => break,
-                // An answer before could not be delivered, says the host.
+                // The host reports that an earlier answer could not be delivered.
                 Err(_) => handled += 1,
             }
         }

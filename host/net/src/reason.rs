@@ -1,9 +1,9 @@
-//! What an error of the host says about a connection.
+//! Maps errors of the host to reasons of [`LostReason`].
 
 use rustix::io::Errno;
 use spillway_transport::LostReason;
 
-/// Why a connection is lost that met this error.
+/// The reason for the loss of a connection with this error.
 pub fn reason(error: Errno) -> LostReason {
     match error {
         Errno::CONNREFUSED => LostReason::Refused,

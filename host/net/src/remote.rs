@@ -11,13 +11,13 @@ use spillway_transport::Time;
 
 use crate::sockets::Sockets;
 
-/// A command: runs on the context's thread, between two turns.
+/// A command, which runs on the context's thread.
 pub type Command<A> = Box<dyn FnOnce(Time, &mut A, &mut Sockets) + Send>;
 
-/// Commands that wait; beyond it the caller is told that the context is unreachable.
+/// Maximum number of waiting commands. Further callers get [`Unreachable`].
 const COMMANDS_MAX: usize = 256;
 
-/// The mailbox of a context. Looked at only when its descriptor says so: no lock on the data path.
+/// The commands for a context. The context locks them only after an event of `wake`: no lock on the data path.
 pub struct Mailbox<A> {
     commands: Mutex<VecDeque<Command<A>>>,
     pub stop: AtomicBool,
@@ -31,20 +31,20 @@ impl<A> Mailbox<A> {
         Mailbox { commands: Mutex::new(VecDeque::new()), stop, closed, wake }
     }
 
-    /// Everything that was sent, oldest first.
+    /// Takes all waiting commands, oldest first.
     pub fn take(&self) -> VecDeque<Command<A>> {
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The context is gone: nothing will be taken any more.
+    /// Rejects all waiting and future commands, because the context ends.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        // Dropping the commands tells whoever waits for their answers.
+        // Dropping a command wakes the thread that waits for its result.
         drop(self.take());
     }
 }
 
-/// A context does not take commands: it has ended, or is far behind.
+/// The context accepts no commands: it has ended or does not keep up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreachable;
 
@@ -56,7 +56,7 @@ impl std::fmt::Display for Unreachable {
 
 impl std::error::Error for Unreachable {}
 
-/// A handle to a context that runs on another thread.
+/// A handle of a context that runs on another thread.
 pub struct Remote<A>(pub(crate) Arc<Mailbox<A>>);
 
 impl<A> Clone for Remote<A> {
@@ -66,14 +66,14 @@ impl<A> Clone for Remote<A> {
 }
 
 impl<A> Remote<A> {
-    /// Runs a command on the context's thread, soon. What it sends leaves at the end of that turn.
+    /// Runs a command on the context's thread without waiting for it. Data that it sends leaves at the end of that turn.
     pub fn run(
         &self,
         command: impl FnOnce(Time, &mut A, &mut Sockets) + Send + 'static,
     ) -> Result<(), Unreachable> {
         {
             let mut commands = self.0.commands.lock().unwrap_or_else(PoisonError::into_inner);
-            // Asked under the lock, so that no command is left behind by a context that ends.
+            // Checked under the lock, so that no command remains in the queue of a context that has ended.
             if self.0.closed.load(Ordering::Acquire) || commands.len() >= COMMANDS_MAX {
                 return Err(Unreachable);
             }
@@ -91,7 +91,7 @@ impl<A> Remote<A> {
         self.put(question)?.recv().map_err(|_| Unreachable)
     }
 
-    /// As [`ask`](Self::ask), but waits no longer than `within`: a context that stands still is unreachable, too.
+    /// Like [`ask`](Self::ask), but waits at most for `within`. A context that does not answer in time is unreachable, too.
     pub fn ask_within<R: Send + 'static>(
         &self,
         within: Duration,
@@ -100,27 +100,27 @@ impl<A> Remote<A> {
         self.put(question)?.recv_timeout(within).map_err(|_| Unreachable)
     }
 
-    /// Has a question answered; the answer comes where this says.
+    /// Runs a command whose result the returned channel delivers.
     fn put<R: Send + 'static>(
         &self,
         question: impl FnOnce(Time, &mut A, &mut Sockets) -> R + Send + 'static,
     ) -> Result<Receiver<R>, Unreachable> {
         let (answer, answered) = sync_channel(1);
         self.run(move |now, app, sockets| {
-            // Nobody may be waiting any more.
+            // Fails if the caller no longer waits.
             let _ = answer.send(question(now, app, sockets));
         })?;
         Ok(answered)
     }
 
-    /// Ends the context's `run` after its present turn. Open connections are closed when it is dropped.
+    /// Ends the context's `run` after its present turn. Dropping the context closes its connections.
     pub fn stop(&self) {
         self.0.stop.store(true, Ordering::Release);
         self.wake();
     }
 
     fn wake(&self) {
-        // Fails only when the counter is full, and then the context is awake.
+        // Fails only if the counter is at its maximum; then the context has an event anyway.
         let _ = rustix::io::write(&self.0.wake, &1_u64.to_ne_bytes());
     }
 }

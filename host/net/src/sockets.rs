@@ -21,10 +21,10 @@ use crate::sys::Epoll;
 use crate::table::Table;
 use crate::{Config, Notice};
 
-/// How long an acknowledgement may go untold.
+/// Interval at which acknowledgements are queried and reported.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Events of a connection, registered once: edge triggered, so that nothing is changed per message.
+/// Events of a connection. They are edge triggered and registered once, so that messages need no call of epoll_ctl.
 const CONNECTION_EVENTS: EventFlags = EventFlags::IN
     .union(EventFlags::OUT)
     .union(EventFlags::RDHUP)
@@ -34,27 +34,27 @@ const CONNECTION_EVENTS: EventFlags = EventFlags::IN
 /// The sockets of one context. Applications and commands see it as a [`Transport`](spillway_transport::Transport).
 pub struct Sockets {
     pub(crate) config: Config,
-    /// Everything. Where there is an urgent set, it is in here.
+    /// All descriptors, except those in `urgent`; `urgent` itself is one of them.
     pub(crate) epoll: Epoll,
-    /// The connections that we opened, where others may be left alone for a moment.
+    /// The connections that this context opened, if other events may wait (`input_patience`).
     pub(crate) urgent: Option<Epoll>,
     pub(crate) table: Table,
-    /// By index.
+    /// Listeners by their index.
     pub(crate) listeners: BTreeMap<u16, Listener>,
-    /// Listeners of which something is to be tried again: few, if any, however many listeners there are.
+    /// Listeners with something to retry: usually few or none, however many listeners there are.
     pub(crate) retrying: BTreeSet<u16>,
     pub(crate) pool: Pool,
     /// The time of the present turn.
     pub(crate) now: Time,
-    /// To flush at the end of the turn.
+    /// Connections to flush at the end of the turn.
     pub(crate) dirty: Vec<Conn>,
-    /// Readable without a new event: the grant came late, or more was there than one read takes.
+    /// Connections readable without a new event: the grant came after the data, or one read did not take all data.
     pub(crate) ready: VecDeque<Conn>,
-    /// With something to tell: room, or their loss.
+    /// Connections with room or a loss to report.
     pub(crate) notes: VecDeque<Conn>,
-    /// Being opened.
+    /// Connections being opened, with their timeouts.
     pub(crate) connecting: Delays<Conn>,
-    /// Waiting to be asked for acknowledgements.
+    /// Connections whose acknowledgements will be queried.
     pub(crate) watch: Delays<Conn>,
     pub(crate) hook: Box<dyn FnMut(Notice) + Send>,
     pub(crate) out_of_descriptors: Limiter,
@@ -101,17 +101,17 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// How many connections there are, being opened included.
+    /// Number of connections, including those being opened.
     pub fn connections(&self) -> usize {
         self.table.len()
     }
 
-    /// Enters a socket into the table and an epoll set.
+    /// Adds a connection to the table and to an epoll set.
     pub(crate) fn register(&mut self, connection: Connection) -> io::Result<Conn> {
-        let conn = self.table.next().ok_or(io::ErrorKind::OutOfMemory)?; // callers have made sure that there is room
+        let conn = self.table.next().ok_or(io::ErrorKind::OutOfMemory)?; // callers have checked that there is room
         let set = self.urgent.as_ref().filter(|_| connection.is_connecting()).unwrap_or(&self.epoll);
         if let Err(error) = set.add(connection.fd(), connection_token(conn), CONNECTION_EVENTS) {
-            // Not an orderly end, which would look like an answer.
+            // A reset, because the peer could take an orderly end for an answer.
             close_with_reset(connection.into_socket(&mut self.pool));
             return Err(error);
         }
@@ -126,14 +126,14 @@ impl Sockets {
         let stall_ms = u32::try_from(self.config.stall_timeout.as_millis()).unwrap_or(u32::MAX);
         sockopt::set_tcp_user_timeout(&fd, stall_ms)?;
         match rustix::net::connect(&fd, &target) {
-            // Established at once is told by the first event as well.
+            // The first event also reports a connection that is established at once.
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {
                 let conn = self.register(Connection::connecting(fd))?;
                 let table = &self.table;
                 self.connecting.start(now, conn, |conn| is_connecting(table, *conn));
                 Ok(conn)
             }
-            // No local port is left, which is what `Full` means.
+            // No local port is left: the application gets `Full`.
             Err(error @ (rustix::io::Errno::ADDRNOTAVAIL | rustix::io::Errno::AGAIN)) => Err(error.into()),
             Err(error) => {
                 let conn = self.table.insert(Connection::connecting(fd)).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -143,7 +143,7 @@ impl Sockets {
         }
     }
 
-    /// Has the connection flushed at the end of the turn.
+    /// Flushes the connection at the end of the turn.
     pub(crate) fn mark_dirty(&mut self, conn: Conn) {
         if let Some(connection) = self.table.find(conn)
             && connection.enter_dirty()
@@ -152,7 +152,7 @@ impl Sockets {
         }
     }
 
-    /// Has the connection read without waiting for an event.
+    /// Reads the connection without waiting for an event, in this turn or the next.
     pub(crate) fn mark_ready(&mut self, conn: Conn) {
         if let Some(connection) = self.table.find(conn)
             && connection.enter_ready()
@@ -161,7 +161,7 @@ impl Sockets {
         }
     }
 
-    /// Has the loss of a connection told at the next occasion. It is dead from now on.
+    /// Marks a connection as dead. Its loss is reported in the next turn.
     pub(crate) fn lose(&mut self, conn: Conn, reason: LostReason) {
         if let Some(connection) = self.table.find(conn) {
             connection.die(reason, &mut self.pool);
@@ -177,20 +177,20 @@ impl Sockets {
         }
     }
 
-    /// Ends a connection with a reset, silently.
+    /// Ends a connection with a reset, without an event.
     pub(crate) fn reset(&mut self, conn: Conn) {
         if let Some(connection) = self.table.remove(conn) {
             close_with_reset(connection.into_socket(&mut self.pool));
         }
     }
 
-    /// Writes what the turn has gathered: one call for each connection.
+    /// Writes what the turn has queued, usually with one system call for each connection.
     pub(crate) fn flush(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for conn in dirty.drain(..) {
             self.flush_connection(conn);
         }
-        // Nothing was added meanwhile: keep the allocation.
+        // No connection was added meanwhile: the allocation is kept.
         self.dirty = dirty;
     }
 
@@ -215,7 +215,7 @@ impl Sockets {
         }
     }
 
-    /// Has the peer's acknowledgements asked for, if any are outstanding.
+    /// Queries the peer's acknowledgements after [`WATCH_INTERVAL`], if any are outstanding.
     pub(crate) fn watch_soon(&mut self, conn: Conn) {
         if let Some(connection) = self.table.find(conn)
             && connection.enter_watch()
@@ -226,7 +226,7 @@ impl Sockets {
         }
     }
 
-    /// Tells `Lost(Closed)` when nothing is left to happen, the last acknowledgement included where it is watched.
+    /// Reports `Lost(Closed)` if the connection has ended in order: see [`Connection::is_over`].
     pub(crate) fn finish_if_over(&mut self, conn: Conn) {
         if let Some(connection) = self.table.find(conn)
             && connection.is_over()
@@ -235,7 +235,7 @@ impl Sockets {
         }
     }
 
-    /// The next instant at which something is to be done without an event.
+    /// The next time at which something is due without an event.
     pub(crate) fn next_deadline(&mut self) -> Option<Time> {
         let table = &self.table;
         let connect = self.connecting.poll_wanted(|conn| is_connecting(table, *conn));
@@ -249,7 +249,7 @@ impl Sockets {
         [connect, watch, retry].into_iter().flatten().min()
     }
 
-    /// Notes whether something of this listener is to be tried again: after each change of that.
+    /// Updates `retrying` for this listener. Must be called after each change of its [`Listener::next_retry`].
     pub(crate) fn note_retry(&mut self, index: u16) {
         if self.listeners.get(&index).and_then(Listener::next_retry).is_some() {
             self.retrying.insert(index);
@@ -258,7 +258,7 @@ impl Sockets {
         }
     }
 
-    /// Has the questions to a listener's address come in.
+    /// Watches the socket for questions at a listener's address.
     pub(crate) fn watch_questions(&mut self, index: u16) {
         if let Some(questions) = self.listeners.get_mut(&index).and_then(|l| l.questions.as_mut()) {
             questions.watch(self.now, &self.epoll, question_token(index));
@@ -266,7 +266,7 @@ impl Sockets {
         }
     }
 
-    /// Answers questions that have come to a listener's address.
+    /// Answers the questions that wait at a listener's address.
     pub(crate) fn answer_questions(
         &mut self,
         index: u16,
@@ -283,9 +283,9 @@ impl Sockets {
         }
     }
 
-    /// Looks at those again that have paused for long enough.
+    /// Watches the first socket for questions again whose pause is over.
     pub(crate) fn retry_questions(&mut self) {
-        // Others that are due at the same time have their turn next.
+        // Other sockets that are due follow in the next turns.
         if let Some(index) =
             self.due_listener(|listener| listener.questions.as_ref().and_then(Questions::retry))
         {
@@ -293,7 +293,7 @@ impl Sockets {
         }
     }
 
-    /// The first listener of which this is due.
+    /// The first listener for which the time that `retry` returns has come.
     pub(crate) fn due_listener(&self, retry: impl Fn(&Listener) -> Option<Time>) -> Option<u16> {
         let is_due =
             |index: &&u16| self.listeners.get(index).and_then(&retry).is_some_and(|at| at <= self.now);
@@ -308,29 +308,29 @@ pub(crate) fn is_connecting(table: &Table, conn: Conn) -> bool {
 
 /// Closes a socket so that the peer is reset.
 pub(crate) fn close_with_reset(fd: OwnedFd) {
-    // Fails on no socket that we hold; then closing it is still right.
+    // Cannot fail on an open socket.
     let _ = sockopt::set_socket_linger(&fd, Some(Duration::ZERO));
     drop(fd);
 }
 
-/// Tokens of the epoll set: a connection's generation is never 0, which marks what is not a connection.
+/// The epoll token of a connection. Its generation is never 0; tokens of other descriptors have generation 0.
 pub(crate) fn connection_token(conn: Conn) -> u64 {
     u64::from(conn.generation) << 32 | u64::from(conn.slot)
 }
 
-/// Marks, above a listener's index, the socket for questions at its address.
+/// In a token, distinguishes the socket for questions from its listener.
 const QUESTIONS: u32 = 1 << 16;
 
 pub(crate) fn question_token(listener: u16) -> u64 {
     u64::from(QUESTIONS | u32::from(listener))
 }
 
-/// The listener whose questions this slot is of.
+/// The listener to whose socket for questions this slot belongs.
 pub(crate) fn listener_of_questions(slot: u32) -> Option<u16> {
     slot.checked_sub(QUESTIONS).and_then(|index| u16::try_from(index).ok())
 }
 
-/// The token of the mailbox.
+/// The token of the mailbox's eventfd.
 pub(crate) const WAKE_TOKEN: u64 = u32::MAX as u64;
 
 /// The token of the urgent set.

@@ -1,8 +1,8 @@
-//! Which context gets a client: the one that its source port says.
+//! Assigns clients to contexts by their source port.
 //!
-//! A client asks by datagram, from the port number that it will connect from, how loaded the context is that would serve
-//! it. So the sockets of all contexts at one address choose by that number, for datagrams and for connections alike, with a
-//! classic BPF program, which needs no privilege (`SO_ATTACH_REUSEPORT_CBPF`, Linux 4.5).
+//! A client asks by datagram for the load of the context that would serve it, from the port number from which it will
+//! connect. So datagrams and connections are both assigned by that number: a classic BPF program chooses among the sockets
+//! of all contexts at one address. It needs no privilege (`SO_ATTACH_REUSEPORT_CBPF`, Linux 4.5).
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use libc::sock_filter;
 
-/// Programs have two instructions for each context, and at most 4096.
+/// A program has two instructions for each context; the kernel permits 4096.
 const CONTEXTS_MAX: usize = 1024;
 
-/// Fibonacci hashing (Knuth, TAOCP 6.4): clients' ports are not spread evenly, Linux prefers even ones.
+/// Multiplier of Fibonacci hashing (Knuth, TAOCP 6.4): clients' ports are not spread evenly, as Linux prefers even ones.
 const SPREAD: u32 = 0x9e37_79b1;
 
-/// Which of so many contexts serves a client from this port.
+/// The context, of `contexts`, that serves clients with this source port.
 #[cfg(test)]
 pub fn context_of(port: u16, contexts: u32) -> u32 {
     (u32::from(port).wrapping_mul(SPREAD) >> 16) % contexts
@@ -28,18 +28,18 @@ pub fn context_of(port: u16, contexts: u32) -> u32 {
 pub struct Steering {
     is_ipv4: bool,
     contexts: usize,
-    /// The contexts whose sockets listen, in the order that the kernel has them in: it puts a new one last, and the last
-    /// one in the place of one that goes (`reuseport_detach_sock`).
+    /// The contexts whose sockets listen, in the kernel's order: it appends a new socket, and moves the last one to the
+    /// place of a socket that closes (`reuseport_detach_sock`).
     listening: Mutex<Vec<(usize, Arc<OwnedFd>)>>,
 }
 
 impl Steering {
-    /// For an address that so many contexts share.
+    /// For an address that this many contexts share.
     pub fn new(address: SocketAddr, contexts: usize) -> Steering {
         Steering { is_ipv4: address.is_ipv4(), contexts, listening: Mutex::default() }
     }
 
-    /// Opens the socket of one context: all of them are told apart from then on.
+    /// Opens the socket of one context with `listen`, and includes it in the steering.
     pub fn open(
         &self,
         context: usize,
@@ -53,7 +53,7 @@ impl Steering {
         Ok(())
     }
 
-    /// Closes it.
+    /// Closes the socket of one context with `close`, and removes it from the steering.
     pub fn close(&self, context: usize, close: impl FnOnce()) {
         let mut listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
         close();
@@ -66,12 +66,12 @@ impl Steering {
     fn apply(&self, listening: &[(usize, Arc<OwnedFd>)]) {
         let Some((_, any)) = listening.first() else { return };
         let order: Vec<usize> = listening.iter().map(|(context, _)| *context).collect();
-        // Where the host does not take it, the kernel spreads connections by itself.
+        // If the host does not support the program, the kernel chooses the contexts.
         let _ = attach(any, self.is_ipv4, self.contexts, &order);
     }
 }
 
-/// Has datagrams spread over the sockets of all contexts, which were bound in their order.
+/// Assigns datagrams to the sockets of all contexts, which must have been bound in the order of the contexts.
 pub fn steer_datagrams(sockets: &[OwnedFd], address: SocketAddr) -> io::Result<()> {
     let order: Vec<usize> = (0..sockets.len()).collect();
     sockets.first().map_or(Ok(()), |first| attach(first, address.is_ipv4(), order.len(), &order))
@@ -85,8 +85,8 @@ fn attach(fd: &OwnedFd, is_ipv4: bool, contexts: usize, order: &[usize]) -> io::
     let length = libc::c_ushort::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let whole = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
     let size = libc::socklen_t::try_from(size_of::<libc::sock_fprog>()).unwrap_or(0);
-    // SAFETY: the option takes a `sock_fprog` of this size, whose instructions live through the call; the kernel copies and
-    // checks them.
+    // SAFETY: the option takes a `sock_fprog` of this size, whose instructions outlive the call; the kernel copies and
+    // verifies them.
     let result = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -99,18 +99,18 @@ fn attach(fd: &OwnedFd, is_ipv4: bool, contexts: usize, order: &[usize]) -> io::
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Answers with the index, in the kernel's order, of the context that the source port says. A context that does not listen
-/// has another one stand in.
+/// The program that returns the kernel's index of the context that the source port determines. If that context does not
+/// listen, another one takes its place.
 fn program(is_ipv4: bool, contexts: usize, order: &[usize]) -> Vec<sock_filter> {
-    // The program sees what follows the transport's header; the network header is at a place of its own.
-    let network = libc::SKF_NET_OFF as u32; // the kernel takes it as signed
+    // Offset 0 of the program is after the transport header; offsets from SKF_NET_OFF on address the network header.
+    let network = libc::SKF_NET_OFF as u32; // the kernel interprets it as signed
     let mut program = Vec::with_capacity(2 * contexts + 8);
     if is_ipv4 {
-        // The header's length is in its first byte, in words; the source port comes first in what follows.
+        // The first byte has the header's length in words. The source port is the first field after the header.
         program.push(statement(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, network));
         program.push(statement(libc::BPF_LD | libc::BPF_H | libc::BPF_IND, network));
     } else {
-        // With extension headers this is not the port: such clients are spread somehow.
+        // With extension headers these bytes are not the port: the context is then arbitrary.
         program.push(statement(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, network.wrapping_add(40)));
     }
     program.push(statement(libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K, SPREAD));
@@ -127,7 +127,7 @@ fn program(is_ipv4: bool, contexts: usize, order: &[usize]) -> Vec<sock_filter> 
         });
         program.push(statement(libc::BPF_RET | libc::BPF_K, index as u32));
     }
-    // No index: the kernel chooses.
+    // Not a valid index: the kernel chooses.
     program.push(statement(libc::BPF_RET | libc::BPF_K, u32::MAX));
     program
 }

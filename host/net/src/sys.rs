@@ -1,4 +1,4 @@
-//! The few system calls that need more than a safe wrapper.
+//! System calls for which no safe wrapper exists.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -8,7 +8,7 @@ pub use libc::epoll_event as EpollEvent;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// An epoll set that waits with nanosecond timeouts.
+/// An epoll set with timeouts in nanoseconds.
 #[derive(Debug)]
 pub struct Epoll {
     fd: OwnedFd,
@@ -19,36 +19,36 @@ impl Epoll {
     /// An empty set.
     ///
     /// # Errors
-    /// The host has no descriptors left.
+    /// The host has no file descriptors left.
     pub fn new() -> io::Result<Epoll> {
         Ok(Epoll { fd: epoll::create(CreateFlags::CLOEXEC)?, has_pwait2: true })
     }
 
-    /// For tests: behaves as on a kernel without `epoll_pwait2`.
+    /// An empty set that behaves as on a kernel without `epoll_pwait2`.
     #[cfg(test)]
     fn without_pwait2() -> io::Result<Epoll> {
         Ok(Epoll { has_pwait2: false, ..Epoll::new()? })
     }
 
-    /// Watches a descriptor.
+    /// Adds a descriptor to the set. Its events carry `token`.
     ///
     /// # Errors
-    /// It cannot be watched, or is already.
+    /// The descriptor cannot be watched, or is in the set already.
     pub fn add(&self, fd: impl AsFd, token: u64, flags: EventFlags) -> io::Result<()> {
         Ok(epoll::add(&self.fd, fd, EventData::new_u64(token), flags)?)
     }
 
-    /// Watches it no more.
+    /// Removes a descriptor from the set.
     pub fn remove(&self, fd: impl AsFd) {
-        // Fails only where nothing is registered, which is what we want.
+        // Fails only if the descriptor is not in the set.
         let _ = epoll::delete(&self.fd, fd);
     }
 
-    /// Waits for events, at most for `timeout`; none waits for ever. `events` has what came, up to its capacity, and
-    /// nothing after a signal.
+    /// Waits for events, at most for `timeout`; `None` waits without limit. Replaces the content of `events`, up to its
+    /// capacity. A signal ends the wait without events.
     ///
     /// # Errors
-    /// It is no epoll set, which is never so.
+    /// Does not occur: the descriptor is always an epoll set.
     pub fn wait(&mut self, events: &mut Vec<EpollEvent>, timeout: Option<Duration>) -> io::Result<()> {
         events.clear();
         let timeout = timeout.map(timespec);
@@ -61,14 +61,14 @@ impl Epoll {
     fn wait_once(&mut self, events: &mut Vec<EpollEvent>, timeout: Option<&Timespec>) -> io::Result<()> {
         if self.has_pwait2 {
             match epoll_pwait2(self.fd.as_raw_fd(), events, timeout) {
-                // Old kernels lack the call (5.11 has it); old container filters answer EPERM.
+                // Kernels before 5.11 lack the call; system call filters of old container runtimes return EPERM.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
                     self.has_pwait2 = false;
                 }
                 result => return result,
             }
         }
-        // `ppoll` has nanoseconds and an epoll set can be polled: one call more, but no rounding to milliseconds.
+        // An epoll set can be polled, and `ppoll` takes nanoseconds: one more call, but no rounding to milliseconds.
         poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], timeout)?;
         epoll_take(self.fd.as_raw_fd(), events)
     }
@@ -84,8 +84,8 @@ fn epoll_pwait2(fd: RawFd, events: &mut Vec<EpollEvent>, timeout: Option<&Timesp
     let timeout = timeout.map(|time| libc::timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_nsec });
     let spare = events.spare_capacity_mut();
     let room = i32::try_from(spare.len()).unwrap_or(i32::MAX);
-    // SAFETY: the kernel writes at most `room` events into memory that `spare` owns; the timeout lives through the
-    // call and the signal mask may be null.
+    // SAFETY: the kernel writes at most `room` events into memory that `spare` owns; the timeout outlives the call, and
+    // the signal mask may be null.
     let count = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait2,
@@ -103,7 +103,7 @@ fn epoll_pwait2(fd: RawFd, events: &mut Vec<EpollEvent>, timeout: Option<&Timesp
     Ok(())
 }
 
-/// Takes the events that are there.
+/// Fetches waiting events without blocking.
 fn epoll_take(fd: RawFd, events: &mut Vec<EpollEvent>) -> io::Result<()> {
     let spare = events.spare_capacity_mut();
     let room = i32::try_from(spare.len()).unwrap_or(i32::MAX);
@@ -122,10 +122,10 @@ fn timespec(duration: Duration) -> Timespec {
     }
 }
 
-/// Bytes that the peer's TCP has not acknowledged yet, our end of the stream counted as one (SIOCOUTQ).
+/// Bytes that the peer's TCP has not acknowledged, including one for this end's FIN (SIOCOUTQ).
 pub fn unacknowledged(fd: &OwnedFd) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: TIOCOUTQ, the same number as SIOCOUTQ, writes one int to where the argument points.
+    // SAFETY: TIOCOUTQ (the same number as SIOCOUTQ) writes one int to the argument's address.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -133,13 +133,13 @@ pub fn unacknowledged(fd: &OwnedFd) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
-/// Established connections that wait at a listening socket to be accepted.
+/// Number of established connections that wait at a listening socket to be accepted.
 pub fn unaccepted(listener: &OwnedFd) -> io::Result<u32> {
-    // SAFETY: it consists of integers, for which zeroes are values.
+    // SAFETY: `tcp_info` consists of integers, for which all-zero bytes are valid.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut size = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).unwrap_or(0);
-    // SAFETY: the kernel writes at most `size` bytes, the size of `info`, and to `size` how many they were; both live
-    // through the call.
+    // SAFETY: the kernel writes at most `size` bytes, the size of `info`, and their number to `size`; both outlive the
+    // call.
     let result = unsafe {
         libc::getsockopt(
             listener.as_raw_fd(),
@@ -149,14 +149,14 @@ pub fn unaccepted(listener: &OwnedFd) -> io::Result<u32> {
             &raw mut size,
         )
     };
-    // Of a listening socket, this field is the length of its queue.
+    // For a listening socket, this field is the length of its accept queue.
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(info.tcpi_unacked) }
 }
 
-/// Sets an option of a socket that is an int.
+/// Sets a socket option of type int.
 pub fn set_int(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
     let size = libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(4);
-    // SAFETY: the kernel reads `size` bytes, which are those of `value`; it lives through the call.
+    // SAFETY: the kernel reads `size` bytes, the size of `value`, which outlives the call.
     let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), size) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! The commands of an application.
+//! The commands of an application to its sockets.
 
 use std::net::SocketAddr;
 
@@ -80,7 +80,7 @@ impl Transport for Sockets {
     }
 
     fn release(&mut self, _: Conn, _: u64) {
-        // The kernel acknowledges by itself: there is no gate.
+        // Kernel sockets have no acknowledgement gate.
     }
 
     fn watch_acknowledged(&mut self, conn: Conn, on: bool) {

@@ -1,4 +1,4 @@
-//! The transport's contract, on loopback.
+//! The conformance scenarios of the transport's contract, on loopback.
 
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
@@ -12,14 +12,14 @@ struct Loopback {
     accepting: Context<Probe>,
     connecting: Context<Probe>,
     listener: SocketAddr,
-    /// Bound and never listening, so that nobody else gets the port.
+    /// A bound socket that never listens: reserves a port that refuses connections.
     nobody: std::os::fd::OwnedFd,
 }
 
 impl Loopback {
     fn new(address: &str, config: &Config) -> Option<Loopback> {
         let address: SocketAddr = address.parse().expect("an address");
-        // A host without IPv6 has nothing to test.
+        // `None` on a host without this address family.
         TcpListener::bind(address).ok()?;
         let clock = Clock::start();
         let bound = Listeners::bind(&[address], 1, config).expect("loopback");

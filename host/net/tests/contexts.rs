@@ -1,4 +1,4 @@
-//! Contexts on threads: sharing a port, limits, commands, idle cost, and peers with odd manners.
+//! Contexts on threads: shared ports, limits, commands, idle cost, and unusual peers.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn contexts_share_a_port_and_the_work() {
         running.remotes.iter().map(|remote| remote.ask(|_, app, _| app.opened).expect("it runs")).collect();
     assert_eq!(opened.iter().sum::<u64>(), 64);
     assert!(opened.iter().all(|count| *count > 0), "the kernel spreads connections: {opened:?}");
-    // An end is answered by an end.
+    // The server finishes when the client does.
     for stream in &mut streams {
         stream.shutdown(std::net::Shutdown::Write).expect("a live connection");
         assert_eq!(stream.read(&mut [0; 16]).expect("an end"), 0);
@@ -55,7 +55,7 @@ fn an_idle_context_sleeps() {
     let turns = || running.remotes[0].ask(|_, app, _| app.turns).expect("it runs");
     let before = turns();
     std::thread::sleep(Duration::from_millis(300));
-    // The question that was asked ended one turn, nothing else did.
+    // Only the command itself has caused a turn.
     assert_eq!(turns(), before + 1);
     running.stop();
 }
@@ -67,7 +67,7 @@ fn an_address_in_use_is_told_at_start() {
     let error = Listeners::bind(&[address], 2, &Config::default()).expect_err("taken");
     assert_eq!(error.address, address);
     assert!(error.to_string().contains("another program listens there"), "{error}");
-    // One of our own programs that listens does not share its port either.
+    // Another program of ours that listens does not share its port either.
     let running = Running::start(&Config::default(), 2);
     let error = Listeners::bind(&[running.address], 1, &Config::default()).expect_err("taken");
     assert!(error.to_string().contains("another program listens there"), "{error}");
@@ -148,7 +148,7 @@ fn a_peer_that_never_reads_is_met_with_a_bound_and_harms_nobody() {
     while context.command(|_, probe, _| probe.accepted().len()) < 2 {
         context.turn(Some(Duration::from_millis(1))).expect("a turn");
     }
-    // What the kernel holds is bounded, so it comes to a standstill.
+    // The kernel's buffers are bounded, so sending comes to a standstill.
     let mut idle = 0;
     while idle < 50 {
         let taken = context.command(|_, probe, out| {
@@ -188,7 +188,7 @@ fn patience_waits_for_the_application_and_never_longer() {
     }
     let theirs = context.command(|_, probe, _| probe.accepted()[0]);
 
-    // What a connection that we opened brings is handled before the deadline, what an accepted one brings with it.
+    // Data of an opened connection is handled before the deadline, data of an accepted one at the deadline.
     context.command(|now, probe, _| probe.timeout = Some(now + Duration::from_secs(1)));
     (&client).write_all(&[0]).expect("a live connection");
     server.write_all(&[0]).expect("a live connection");
@@ -210,7 +210,7 @@ fn patience_waits_for_the_application_and_never_longer() {
         "handled before the deadline's work"
     );
 
-    // Without a deadline nothing is left alone.
+    // Without a deadline no event waits.
     (&client).write_all(&[1]).expect("a live connection");
     while context.command(|_, probe, _| probe.received(theirs)) < 2 {
         context.turn(None).expect("a turn");
@@ -219,7 +219,7 @@ fn patience_waits_for_the_application_and_never_longer() {
 
 #[test]
 fn a_connect_without_an_answer_times_out() {
-    // A listener whose queue is full answers nothing.
+    // A listener whose queue is full does not answer SYNs.
     let silent = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)
         .expect("a socket");
     rustix::net::bind(&silent, &"127.0.0.1:0".parse::<SocketAddr>().expect("an address")).expect("loopback");
@@ -245,7 +245,7 @@ fn start_connecting(target: SocketAddr) -> OwnedFd {
     let flags = rustix::net::SocketFlags::NONBLOCK;
     let (family, kind) = (rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM);
     let fd = rustix::net::socket_with(family, kind, flags, None).expect("a socket");
-    // Under way, or established where the queue has room.
+    // In progress, or established while the queue has room.
     let _ = rustix::net::connect(&fd, &target);
     fd
 }

@@ -1,4 +1,4 @@
-//! When the process runs out of file descriptors. In a process of its own, because the limit is a process's.
+//! Behaviour without free file descriptors. The test runs in a process of its own, because the limit is per process.
 
 mod common;
 
@@ -14,7 +14,7 @@ use spillway_transport::HostLimit;
 
 const CHILD: &str = "SPILLWAY_TEST_DESCRIPTORS_CHILD";
 
-/// The server; does nothing when it runs as an ordinary test.
+/// The server process. Does nothing when it runs as an ordinary test.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {
@@ -46,7 +46,7 @@ fn peers_are_refused_others_unharmed_and_nothing_spins() {
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let mut next = |word: &str| loop {
         let line = lines.next().expect("the child speaks").expect("text");
-        // The test harness prints before the child does, on the same line.
+        // The test harness prints on the same line before the child does.
         if let Some((_, rest)) = line.split_once(word) {
             return rest.trim().to_owned();
         }
@@ -64,7 +64,7 @@ fn peers_are_refused_others_unharmed_and_nothing_spins() {
 
     let (mut served, mut refused, mut by_kernel) = (Vec::new(), 0, 0);
     for _ in 0..80 {
-        // Reset while it waits to be accepted, or refused.
+        // An error: the peer was reset while it waited to be accepted, or it was refused.
         let Ok(mut stream) = TcpStream::connect(address) else {
             (refused, by_kernel) = (refused + 1, by_kernel + 1);
             continue;
@@ -75,7 +75,7 @@ fn peers_are_refused_others_unharmed_and_nothing_spins() {
     assert!(served.len() > 10 && refused > 20, "{} served, {refused} refused", served.len());
     let (before, told, notices) = ask();
     assert!(notices.contains("DescriptorsExhausted"), "{notices}");
-    // One at a time, each waits until the listener closes on it. Those who come while it is closed are the kernel's.
+    // Each peer connects alone and is reset when the listener closes. The kernel refuses peers while the listener is closed.
     assert!((1..=refused).contains(&told) && told >= refused - by_kernel, "{told} of {refused}, {by_kernel}");
     std::thread::sleep(Duration::from_millis(300));
     let (after, _, _) = ask();

@@ -1,4 +1,4 @@
-//! Datagrams to the address of a listener: answered by the context that would serve the same client.
+//! Datagrams to the address of a listener are answered by the context that would serve a client from the same port.
 
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use spillway_net::{Binding, Clock, Config, Context, Listeners, Remote};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
-/// Says which context it is: to whoever connects, and to whoever asks.
+/// Sends the number of its context to each connection, and in the answer to each question.
 struct Named {
     number: u8,
     asked: u64,
@@ -102,7 +102,7 @@ fn ask(socket: &UdpSocket, target: SocketAddr) -> u8 {
     answer[0]
 }
 
-/// Connects from this port; `None` where somebody else uses it.
+/// Connects from this port; `None` if the port is in use.
 fn connect_from(port: u16, target: SocketAddr) -> Option<TcpStream> {
     use rustix::net::{AddressFamily, SocketType};
     let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -121,7 +121,7 @@ fn serving(stream: &mut TcpStream) -> u8 {
     number[0]
 }
 
-/// Of so many clients, how many each context serves. Each asks before.
+/// Connects `count` clients, each of which asks first. Returns how many of them each context serves.
 fn clients(running: &Running, target: SocketAddr, count: usize) -> Vec<usize> {
     let mut served = vec![0; running.remotes.len()];
     let any: IpAddr =
@@ -144,7 +144,7 @@ fn the_context_that_answers_serves(address: SocketAddr) {
     let running = Running::start(address, 4);
     let served = clients(&running, running.address, 60);
     assert!(served.iter().all(|clients| *clients > 0), "{served:?}");
-    // The kernel's order changes when listeners close and open again.
+    // The kernel's order of sockets changes when listeners close and open again.
     running.listen(&[0, 2], false);
     running.listen(&[2, 0], true);
     running.listen(&[1], false);
@@ -210,7 +210,7 @@ fn what_is_no_question_gets_no_answer_and_a_flood_starves_nobody() {
     let mut sent = 0_u64;
     let started = Instant::now();
     while started.elapsed() < Duration::from_millis(500) {
-        // Those that the socket's buffer has no room for are lost; too long ones are cut and no question.
+        // Datagrams that do not fit into the socket's buffer are lost; those that are too long are ignored.
         for bytes in [&b"what is no question"[..], &[b'?'; 300]] {
             sent += u64::from(stranger.send_to(bytes, running.address).is_ok());
         }
@@ -224,7 +224,7 @@ fn what_is_no_question_gets_no_answer_and_a_flood_starves_nobody() {
     let asked = running.asked() as f64;
     let seconds = started.elapsed().as_secs_f64();
     assert!(asked <= 1_001.0 + 10_000.0 * seconds, "{asked} looked at of {sent}, in {seconds:.2} s");
-    // And then it answers again: some of these may be lost in what is left of the flood.
+    // After the flood it answers again. The rest of the flood may still displace some of these questions.
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
     socket.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout");
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -242,7 +242,7 @@ fn what_is_no_question_gets_no_answer_and_a_flood_starves_nobody() {
 fn a_datagram_port_in_use_is_told_at_start() {
     let bind =
         |address, binding| Listeners::bind_beside(&[address], 2, &Config::default(), binding, &[]).map(drop);
-    // The same port for connections may be another program's at the moment: then another one is tried.
+    // Another program may use the TCP port of the same number: then another port is tried.
     let error = (0..100).find_map(|_| {
         let taken = UdpSocket::bind("127.0.0.1:0").expect("loopback");
         let address = taken.local_addr().expect("bound");

@@ -87,8 +87,8 @@ impl<D: Device> Driver<D> {
         self.device
     }
 
-    /// Takes one turn: due timers, then received frames, then frames to send, at most [`BATCH_FRAMES`] in each direction. Does
-    /// not block.
+    /// Takes one turn: due timers, then received frames, then frames to send; at most [`BATCH_FRAMES`] in each direction.
+    /// Does not block.
     ///
     /// # Errors
     /// The device has failed.

@@ -71,8 +71,8 @@ impl std::error::Error for TapError {
 }
 
 impl Tap {
-    /// Creates an interface of this name. It is down and has no address: the owner of the namespace configures it. Offloads are
-    /// off: frames from the kernel have valid checksums and respect the interface's MTU.
+    /// Creates an interface of this name. It is down and has no address: the owner of the namespace configures it. Offloads
+    /// are off: frames from the kernel have valid checksums and respect the interface's MTU.
     ///
     /// # Errors
     /// The name is invalid or taken, the kernel does not support TAP, or the process may not create interfaces.

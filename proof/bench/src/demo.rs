@@ -24,9 +24,9 @@ pub struct Options {
     pub setting: Setting,
     /// Seconds of light load before the burst.
     pub light_s: u64,
-    /// Seconds of burst before the word.
+    /// Seconds of burst before relief is switched on.
     pub burst_s: u64,
-    /// Seconds of burst after the word; relief needs three good ones.
+    /// Seconds of burst after relief is switched on; relief needs three good ones.
     pub relieved_s: u64,
     /// Seconds after the burst.
     pub after_s: u64,
@@ -157,7 +157,7 @@ impl Demo {
         self.results.passed()
     }
 
-    /// From the word until the SLA was kept again, in ms, if it was before the burst was over.
+    /// From relief on until the SLA was kept again, in ms, if it was before the burst was over.
     pub fn relief_ms(&self) -> Option<u64> {
         self.run.relief_ms()
     }
@@ -208,7 +208,7 @@ pub(crate) mod tests {
     use spillway_load::Report;
     use spillway_load::report::{Bin, Move, Target};
 
-    /// A demo as it might have been: overload from 6 s, the word at 14 s, good again after 0.4 s.
+    /// A demo as it might have been: overload from 6 s, relief at 14 s, good again after 0.4 s.
     pub(crate) fn example() -> Demo {
         let plan = Plan::new(3_000.0, 6, 8, 12, 6);
         let bins = (0..plan.end_ms / 100).map(|n| {

@@ -121,7 +121,7 @@ pub enum Order {
     ToHelper,
     /// Move every connection back.
     ToServer,
-    /// The operator's word to sessions that decide for themselves: be helped.
+    /// The operator's override to sessions that decide for themselves: be helped.
     Help,
     /// Remember this moment.
     Mark(&'static str),

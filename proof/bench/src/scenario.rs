@@ -1,4 +1,4 @@
-//! One burst and its relief: light load, burst, the word, burst over, clients direct again.
+//! One burst and its relief: light load, burst, relief, burst over, clients direct again.
 
 use std::time::Duration;
 
@@ -135,7 +135,7 @@ impl Relieved {
         self.report.moves.iter().find(|m| m.target == Target::Helper)
     }
 
-    /// From the word to the last connection's first helped reply, in ms; `None` unless all moved.
+    /// From relief on to the last connection's first helped reply, in ms; `None` unless all moved.
     pub fn moved_ms(&self) -> Option<f64> {
         self.moved().filter(|m| m.complete && m.failed == 0).map(Move::moved_ms)
     }
@@ -173,12 +173,12 @@ impl Relieved {
         (UNSETTLED_MS, self.plan.burst_ms)
     }
 
-    /// The steady part of the burst before the word.
+    /// The steady part of the burst before relief is switched on.
     pub fn overloaded(&self) -> (u64, u64) {
         (self.plan.burst_ms + UNSETTLED_MS, self.plan.decision_ms)
     }
 
-    /// The steady part of the burst after the word.
+    /// The steady part of the burst after relief is switched on.
     pub fn relieved(&self) -> (u64, u64) {
         let settled = self.relief_ms().unwrap_or(0) + UNSETTLED_MS;
         ((self.plan.decision_ms + settled).min(self.plan.over_ms), self.plan.over_ms)
@@ -293,7 +293,7 @@ mod tests {
 
     const QUOTA: Option<Quota> = Some(Quota { percent_of_core: 10.0, period: Duration::from_millis(10) });
 
-    /// Overload from 2 s on at 9,000/s of which 8,000 are served; the word at 5 s; good again 0.4 s later.
+    /// Overload from 2 s on at 9,000/s of which 8,000 are served; relief at 5 s; good again 0.4 s later.
     fn relieved() -> Relieved {
         let plan = Plan::new(3_000.0, 2, 3, 5, 3);
         let bins = (0..plan.end_ms / 100).map(|n| {

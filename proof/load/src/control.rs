@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use spillway_client::Word;
+use spillway_client::Override;
 
 use crate::report::Target;
 
@@ -21,8 +21,8 @@ pub enum Command {
         /// At most so many connections; all where it is not given.
         count: Option<u32>,
     },
-    /// The operator's word, for connections that go to helpers by themselves.
-    Relief(Word),
+    /// The operator's override, for connections that go to helpers by themselves.
+    Relief(Override),
     /// Remember this moment under a name.
     Mark(String),
     /// With `--hold`: begin, with time zero at this time of the monotonic clock in ns, or as soon as possible.

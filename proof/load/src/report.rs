@@ -201,7 +201,7 @@ pub struct Move {
 }
 
 impl Move {
-    /// From the word to the last moved connection's first reply, in ms.
+    /// From relief on to the last moved connection's first reply, in ms.
     pub fn moved_ms(&self) -> f64 {
         self.first_replies_us.last().map_or(0.0, |&us| us as f64 / 1000.0)
     }

@@ -9,7 +9,7 @@ use super::member::{Carrier, Member};
 use super::notice::{BackOff, Notice, ReleasedBy};
 use super::stage::{Before, Stage};
 use super::{Activation, Verdict, view};
-use crate::word::Word;
+use crate::relief_override::Override;
 
 /// Consecutive looks that find help to be worse than none before it is given up: two seconds by default.
 const WORSE_LOOKS: u32 = 20;
@@ -42,7 +42,7 @@ impl Activation {
     /// Does all that is due: the end of an override, a look, changes of the stage.
     pub(super) fn run(&mut self, now: Time) {
         if self.standing.until().is_some_and(|until| until <= now) {
-            self.standing.say(now, Word::Auto, None);
+            self.standing.say(now, Override::Auto, None);
         }
         if self.standing.at(now) != self.word {
             self.follow_word(now, None);
@@ -82,7 +82,7 @@ impl Activation {
         if self.moves.is_empty() {
             self.line_up(now);
         }
-        if self.word != Word::Auto {
+        if self.word != Override::Auto {
             return;
         }
         self.change(now, Moment::Look);
@@ -380,18 +380,18 @@ impl Activation {
         let word = self.standing.at(now);
         (self.word, self.server_asked) = (word, false);
         let moving = match word {
-            Word::On => {
+            Override::On => {
                 self.begin_direct();
                 (self.stage, self.before) = (Stage::Helped, None);
                 self.want_all(now, Carrier::Helped)
             }
-            Word::Off => {
+            Override::Off => {
                 self.stage = self.begin_direct();
                 self.want_all(now, Carrier::Direct)
             }
-            Word::Auto => 0,
+            Override::Auto => 0,
         };
         (self.late_looks, self.worse_looks) = (0, 0);
-        self.notice(Notice::Word { word, lasts, moving });
+        self.notice(Notice::Override { word, lasts, moving });
     }
 }

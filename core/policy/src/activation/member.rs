@@ -22,7 +22,7 @@ pub struct Member(SlotKey);
 pub const MEMBERS_MAX: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Standing {
+pub(super) struct MemberState {
     pub carrier: Carrier,
     /// Since when `carrier` is in use.
     pub since: Time,
@@ -37,7 +37,7 @@ pub(super) struct Standing {
     pub waits_since: Option<Time>,
 }
 
-impl Standing {
+impl MemberState {
     /// Whether the connection is on the wrong carrier and has no outstanding order.
     pub fn is_to_move(&self) -> bool {
         self.wanted != self.carrier && self.order.is_none()
@@ -51,7 +51,7 @@ impl Standing {
 
 #[derive(Debug)]
 pub(super) struct Members {
-    slots: Slots<Standing>,
+    slots: Slots<MemberState>,
     helped: u32,
     /// Members with an outstanding order.
     ordered: u32,
@@ -66,7 +66,7 @@ impl Members {
 
     /// Adds a connection; `None` if there are [`MEMBERS_MAX`].
     pub fn join(&mut self, now: Time, carrier: Carrier) -> Option<Member> {
-        let member = self.slots.insert(Standing {
+        let member = self.slots.insert(MemberState {
             carrier,
             since: now,
             wanted: carrier,
@@ -79,7 +79,7 @@ impl Members {
         Some(Member(member))
     }
 
-    pub fn leave(&mut self, member: Member) -> Option<Standing> {
+    pub fn leave(&mut self, member: Member) -> Option<MemberState> {
         let left = self.slots.remove(member.0)?;
         self.helped -= u32::from(left.carrier == Carrier::Helped);
         self.ordered -= u32::from(left.order.is_some());
@@ -103,11 +103,11 @@ impl Members {
         Some(before)
     }
 
-    pub fn at(&self, member: Member) -> Option<&Standing> {
+    pub fn at(&self, member: Member) -> Option<&MemberState> {
         self.slots.get(member.0)
     }
 
-    pub fn at_mut(&mut self, member: Member) -> Option<&mut Standing> {
+    pub fn at_mut(&mut self, member: Member) -> Option<&mut MemberState> {
         self.slots.get_mut(member.0)
     }
 
@@ -126,11 +126,11 @@ impl Members {
         Some(before)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (Member, &Standing)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Member, &MemberState)> {
         self.slots.iter().map(|(key, standing)| (Member(key), standing))
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Member, &mut Standing)> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Member, &mut MemberState)> {
         self.slots.iter_mut().map(|(key, standing)| (Member(key), standing))
     }
 

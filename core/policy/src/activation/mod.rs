@@ -35,7 +35,7 @@ use self::memory::Memory;
 use self::stage::{Before, Stage};
 use self::view::{Verdict, View, Windows, view};
 use crate::limiter::Limiter;
-use crate::word::{Standing, Word};
+use crate::relief_override::{CurrentOverride, Override};
 
 /// An order to move one connection. Report its outcome by [`Activation::carried`] or [`Activation::not_moved`]. A member
 /// has one order at a time.
@@ -56,7 +56,7 @@ pub struct Status {
     /// The stage: `direct`, `late`, `comparing`, `moving`, `trial`, `helped`, `doubting`, `backed off`.
     pub stage: &'static str,
     /// The override in force.
-    pub word: Word,
+    pub word: Override,
     /// Number of connections.
     pub members: u32,
     /// Number of helped connections.
@@ -84,9 +84,9 @@ pub struct Activation {
     moves: VecDeque<Member>,
     /// Helpers are known.
     available: bool,
-    standing: Standing,
+    standing: CurrentOverride,
     /// The override that the stage follows.
-    word: Word,
+    word: Override,
     stage: Stage,
     memory: Memory,
     comparison: Option<Comparison>,
@@ -134,8 +134,8 @@ impl Activation {
             returns: None,
             moves: VecDeque::new(),
             available: true,
-            standing: Standing::default(),
-            word: Word::Auto,
+            standing: CurrentOverride::default(),
+            word: Override::Auto,
             stage: Stage::Direct,
             memory: Memory::default(),
             comparison: None,
@@ -162,9 +162,9 @@ impl Activation {
     /// are [`MEMBERS_MAX`]: open it direct, outside of the group. Report another carrier by [`carried`](Self::carried).
     pub fn join(&mut self, now: Time) -> Option<(Member, Carrier)> {
         let is_helped = match self.standing.at(now) {
-            Word::On => true,
-            Word::Off => false,
-            Word::Auto => self.stage.is_for_all(),
+            Override::On => true,
+            Override::Off => false,
+            Override::Auto => self.stage.is_for_all(),
         };
         let wanted = if is_helped { Carrier::Helped } else { Carrier::Direct };
         let carrier = if self.available { wanted } else { Carrier::Direct };
@@ -261,7 +261,7 @@ impl Activation {
     /// The server sent *drain* for this connection: an order to return follows for a helped one, an order to move to a
     /// helper for a direct one.
     pub fn asked_elsewhere(&mut self, now: Time, member: Member) {
-        if self.standing.at(now) == Word::Auto {
+        if self.standing.at(now) == Override::Auto {
             self.follow_server(now, member);
         }
     }
@@ -276,7 +276,7 @@ impl Activation {
     }
 
     /// Sets the operator's override, for the time `lasts` or without limit.
-    pub fn say(&mut self, now: Time, word: Word, lasts: Option<Duration>) {
+    pub fn say(&mut self, now: Time, word: Override, lasts: Option<Duration>) {
         self.standing.say(now, word, lasts);
         self.counters.words += 1;
         self.memory.forgive();

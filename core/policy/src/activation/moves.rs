@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-use super::member::{Carrier, Member, Standing};
+use super::member::{Carrier, Member, MemberState};
 use super::{Activation, Order};
 use crate::limiter::Limiter;
 
@@ -59,7 +59,7 @@ impl Activation {
 
     /// Queues all members that are to move and may, in random order.
     pub(super) fn line_up(&mut self, now: Time) {
-        let ready = |(member, standing): (Member, &Standing)| {
+        let ready = |(member, standing): (Member, &MemberState)| {
             (standing.is_to_move() && standing.not_before <= now).then_some(member)
         };
         let mut ready: Vec<Member> = self.members.iter().filter_map(ready).collect();
@@ -114,7 +114,7 @@ impl Activation {
         if self.members.ordered() == 0 {
             return;
         }
-        let expired = |(member, standing): (Member, &Standing)| {
+        let expired = |(member, standing): (Member, &MemberState)| {
             standing.order.filter(|(_, given)| now.since(*given) >= timeout).map(|_| member)
         };
         let expired: Vec<Member> = self.members.iter().filter_map(expired).collect();

@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::member::Carrier;
-use crate::word::Word;
+use crate::relief_override::Override;
 
 /// Measurements of a group of connections at the time of a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -204,9 +204,9 @@ pub enum Notice {
     /// The server asks for connections on its own port to be helped.
     ServerAsks,
     /// The operator's override has changed.
-    Word {
+    Override {
         /// The override in force.
-        word: Word,
+        word: Override,
         /// How long it holds; `None` without limit.
         lasts: Option<Duration>,
         /// Connections that move for it.
@@ -228,7 +228,7 @@ impl Notice {
             Notice::Released { .. } => "released",
             Notice::Doubts { .. } => "doubts",
             Notice::ServerAsks => "server_asks",
-            Notice::Word { .. } => "word",
+            Notice::Override { .. } => "word",
         }
     }
 }
@@ -282,8 +282,8 @@ impl fmt::Display for Notice {
                 )
             }
             Notice::ServerAsks => f.write_str("the server asks for connections to be helped"),
-            Notice::Word { word, lasts, moving } => {
-                write!(f, "the operator's word: {word}")?;
+            Notice::Override { word, lasts, moving } => {
+                write!(f, "override: {word}")?;
                 if let Some(lasts) = lasts {
                     write!(f, " for {lasts:.0?}")?;
                 }

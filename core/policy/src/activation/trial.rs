@@ -9,7 +9,7 @@ use super::comparison::is_more;
 use super::notice::{BackOff, Notice};
 use super::stage::{Before, Stage};
 use super::{Activation, Verdict};
-use crate::word::Word;
+use crate::relief_override::Override;
 
 /// How often a trial is prolonged while latency falls or requests are rare.
 const PROLONGED_MAX: u32 = 5;
@@ -29,7 +29,7 @@ impl Activation {
         self.see(now);
         let figures = self.seen.figures;
         let (helped, members) = (self.members.helped(), self.members.count());
-        if self.word != Word::Auto || u64::from(helped) * 10 < u64::from(members) * 9 {
+        if self.word != Override::Auto || u64::from(helped) * 10 < u64::from(members) * 9 {
             return Stage::Helped; // too few have moved to judge help
         }
         let before = self.before.unwrap_or(Before { p99: None, high: None, replies: None, per_window: 0 });

@@ -103,7 +103,7 @@ impl Windows {
     }
 }
 
-/// Looks at replies and outstanding requests: a window with few replies and many outstanding requests is not calm.
+/// ReleaseSchedule at replies and outstanding requests: a window with few replies and many outstanding requests is not calm.
 pub(super) fn view(
     now: Time,
     windows: &Windows,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use spillway_policy::activation::{Counters, Notice};
-use spillway_policy::{Activation, ActivationSettings, Carrier, Member, Order, Word};
+use spillway_policy::{Activation, ActivationSettings, Carrier, Member, Order, Override};
 use spillway_transport::Time;
 
 pub const MS: Duration = Duration::from_millis(1);
@@ -158,7 +158,7 @@ impl Group {
         last_late_ms
     }
 
-    pub fn say(&mut self, word: Word, lasts: Option<Duration>) {
+    pub fn say(&mut self, word: Override, lasts: Option<Duration>) {
         self.activation.say(at(self.now_ms), word, lasts);
     }
 

@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use spillway_policy::Word;
+use spillway_policy::Override;
 use spillway_transport::{Conn, Time, Transport};
 
 use super::{Relay, milliseconds, number_of};
@@ -102,14 +102,14 @@ impl Relay {
         &mut self,
         now: Time,
         name: &str,
-        (word, lasts): (Word, Option<Duration>),
+        (word, lasts): (Override, Option<Duration>),
         within: Duration,
         out: &mut T,
     ) -> bool {
         let Some(place) = self.services.present(name) else { return false };
         self.services[place].say(now, word, lasts);
         self.update_listening(place, out);
-        if word == Word::Off {
+        if word == Override::Off {
             self.send_away(place, within);
         }
         true

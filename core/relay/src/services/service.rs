@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use spillway_auth::Key;
-use spillway_policy::{Standing, Word};
+use spillway_policy::{CurrentOverride, Override};
 use spillway_transport::Time;
 
 use crate::clients::Sort;
@@ -29,7 +29,7 @@ pub(crate) struct Service {
     /// What links that have gone have carried.
     past: Past,
     /// The operator's override.
-    standing: Standing,
+    standing: CurrentOverride,
     /// Takes no more clients, and ends with those that it has.
     drain: Option<Drain>,
     /// No longer configured: with its last client it is gone.
@@ -58,7 +58,7 @@ impl Service {
             library_clients: 0,
             counters: ServiceCounters::default(),
             past: Past::default(),
-            standing: Standing::default(),
+            standing: CurrentOverride::default(),
             drain: None,
             is_removed: false,
         }
@@ -237,13 +237,13 @@ impl Service {
     }
 
     /// The operator's override, for ever or for a time.
-    pub(crate) fn say(&mut self, now: Time, word: Word, lasts: Option<Duration>) {
+    pub(crate) fn say(&mut self, now: Time, word: Override, lasts: Option<Duration>) {
         self.standing.say(now, word, lasts);
     }
 
     /// Whether no client is helped with this service, because the operator wants it so.
     pub(crate) fn is_off(&self, now: Time) -> bool {
-        self.standing.at(now) == Word::Off
+        self.standing.at(now) == Override::Off
     }
 
     /// Whether an override has ended just now.
@@ -251,7 +251,7 @@ impl Service {
     pub(crate) fn override_ends(&mut self, now: Time) -> bool {
         let ends = self.standing.until().is_some_and(|until| until <= now);
         if ends {
-            self.standing = Standing::default();
+            self.standing = CurrentOverride::default();
         }
         ends
     }
@@ -312,7 +312,7 @@ mod tests {
         let mut service = Service::new(config());
         let minute = Duration::from_secs(60);
         assert!(service.listen(Time(0), true) && !service.listen(Time(0), false));
-        service.say(Time(0), Word::Off, Some(minute));
+        service.say(Time(0), Override::Off, Some(minute));
         assert_eq!(service.takes_clients(Time(1)), Err(Refusal::Off));
         assert!(!service.listen(Time(1), true) && !service.override_ends(Time(1)));
         assert_eq!(service.deadline(), Some(Time(0) + minute));

@@ -15,8 +15,8 @@ use super::schedule::{GiveUp, Leaving, Schedule};
 use super::settings::SessionSettings;
 use super::target::LinkTarget;
 use crate::client::{ClientEvent, ClientSession};
+use crate::monitor::{CarrierMonitor, Doubt, Patience};
 use crate::stream::StreamEvent;
-use crate::vigil::{Doubt, Patience, Vigil};
 
 /// What a driver's host must do with its one socket.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ pub enum Action<'a> {
 pub struct Driver<E> {
     session: ClientSession,
     schedule: Schedule,
-    vigil: Vigil,
+    monitor: CarrierMonitor,
     attach_timeout: Duration,
     carrier: Option<LinkCarrier>,
     /// The host's socket belongs to a carrier that the session has left, and must be closed.
@@ -69,7 +69,7 @@ impl<E> Driver<E> {
         Some(Driver {
             session: ClientSession::new(key, id, settings.stream),
             schedule: Schedule::new(now, targets, settings, seed),
-            vigil: Vigil::new(settings.patience, now),
+            monitor: CarrierMonitor::new(settings.patience, now),
             attach_timeout: settings.attach_timeout,
             carrier: None,
             closes: false,
@@ -150,7 +150,7 @@ impl<E> Driver<E> {
 
     /// Changes the timeouts: `patience` watches the present carrier anew, `attach_timeout` holds from the next carrier on.
     pub fn set_patience(&mut self, now: Time, patience: Patience, attach_timeout: Duration) {
-        self.vigil = Vigil::new(patience, now);
+        self.monitor = CarrierMonitor::new(patience, now);
         self.attach_timeout = attach_timeout;
     }
 
@@ -196,7 +196,7 @@ impl<E> Driver<E> {
     pub fn decompose<'a>(&mut self, now: Time, input: &mut &'a [u8]) -> Option<OpenerEvent<'a>> {
         match self.carrier.as_mut()?.decompose(now, input) {
             Ok(Some(event)) => return Some(event),
-            Ok(None) if self.session.is_attached() => self.vigil.heard(now, self.session.awaits()),
+            Ok(None) if self.session.is_attached() => self.monitor.heard(now, self.session.awaits()),
             Ok(None) => {}
             Err(error) => self.lose(now, CarrierLoss::Link(error)),
         }
@@ -246,7 +246,7 @@ impl<E> Driver<E> {
         let carrier = self.carrier.as_mut()?;
         carrier.fill(now, &mut self.session, ear);
         if self.session.is_attached() && self.session.awaits() {
-            self.vigil.awaits(now);
+            self.monitor.awaits(now);
         }
         if !carrier.has_unsent() && self.session.is_over() {
             self.drop_carrier();
@@ -280,7 +280,7 @@ impl<E> Driver<E> {
         }
         let is_attached = self.session.is_attached();
         let carrier = self.carrier.as_ref().map(|carrier| match is_attached {
-            true => self.vigil.poll_timeout(),
+            true => self.monitor.poll_timeout(),
             false => carrier.deadline(),
         });
         let owed = self.session.poll_timeout();
@@ -360,7 +360,7 @@ impl<E> Driver<E> {
         match event {
             ClientEvent::Attached { room } => {
                 if let Some(carrier) = &self.carrier {
-                    self.vigil.restart(now, carrier.age(now));
+                    self.monitor.restart(now, carrier.age(now));
                     self.schedule.attached(carrier.address());
                     self.events.push(SessionEvent::Moved(carrier.address()));
                 }
@@ -463,8 +463,8 @@ impl<E> Driver<E> {
             }
             return;
         }
-        let silent = self.vigil.timeout();
-        match self.vigil.poll(now) {
+        let silent = self.monitor.timeout();
+        match self.monitor.poll(now) {
             Some(Doubt::Ask) => carrier.ask(&mut self.session),
             Some(Doubt::Leave) => self.lose(now, CarrierLoss::Silent(silent)),
             None => {}

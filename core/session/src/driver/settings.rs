@@ -3,9 +3,9 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use crate::monitor::Patience;
 use crate::routes::Pace;
 use crate::stream::StreamLimits;
-use crate::vigil::Patience;
 
 /// Bounds and timeouts of a client's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

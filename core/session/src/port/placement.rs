@@ -2,25 +2,25 @@
 
 use core::time::Duration;
 
-use spillway_policy::Word;
+use spillway_policy::Override;
 use spillway_wire::Control;
 use spillway_wire::preamble::Role;
 
 /// The operator's override, and how much time clients have to follow it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    word: Word,
+    word: Override,
     within_ms: u32,
 }
 
 impl Placement {
     /// Clients on the wrong carrier leave it at random times within `within`.
-    pub fn new(word: Word, within: Duration) -> Placement {
+    pub fn new(word: Override, within: Duration) -> Placement {
         Placement { word, within_ms: u32::try_from(within.as_millis()).unwrap_or(u32::MAX) }
     }
 
     /// The override.
-    pub fn word(self) -> Word {
+    pub fn word(self) -> Override {
         self.word
     }
 

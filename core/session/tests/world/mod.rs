@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
 use spillway_session::{
-    Carrier, ClientEvent, ClientSession, Expired, FirstWords, Opened, SessionHandle, Sessions, StreamEvent,
-    StreamLimits, TableLimits,
+    Carrier, ClientEvent, ClientSession, Expired, Opened, OpeningMessage, SessionHandle, Sessions,
+    StreamEvent, StreamLimits, TableLimits,
 };
 use spillway_transport::Time;
 use spillway_wire::preamble::Role;
@@ -294,7 +294,7 @@ impl World {
         client: SocketAddr,
         opening: spillway_wire::session::Opening,
     ) {
-        let words = FirstWords { carrier: path, kind, client, opening };
+        let words = OpeningMessage { carrier: path, kind, client, opening };
         match self.table.open(self.now, &self.ring, &words) {
             Opened::New { session, answer } => {
                 assert_eq!(self.server_app.read, 0, "a session that began once does not begin again");

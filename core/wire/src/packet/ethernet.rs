@@ -8,11 +8,11 @@ use super::{Layer, PacketError};
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 14;
 
-/// An IPv4 packet follows.
+/// EtherType of IPv4.
 pub const KIND_IPV4: u16 = 0x0800;
-/// An ARP packet follows.
+/// EtherType of ARP.
 pub const KIND_ARP: u16 = 0x0806;
-/// An IPv6 packet follows.
+/// EtherType of IPv6.
 pub const KIND_IPV6: u16 = 0x86dd;
 
 /// An Ethernet address.

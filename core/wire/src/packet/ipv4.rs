@@ -9,11 +9,11 @@ use super::{Layer, PacketError};
 pub const HEADER_BYTES: usize = LENGTH_OF_HEADER as usize;
 const LENGTH_OF_HEADER: u16 = 20;
 
-/// ICMP follows.
+/// Protocol number of ICMP.
 pub const PROTOCOL_ICMP: u8 = 1;
-/// TCP follows.
+/// Protocol number of TCP.
 pub const PROTOCOL_TCP: u8 = 6;
-/// UDP follows.
+/// Protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
 const DONT_FRAGMENT: u16 = 0x4000;
@@ -101,8 +101,7 @@ impl Header {
         Ok((header, header_bytes))
     }
 
-    /// Emits the header with its checksum. With more than 65,515 payload bytes, which no packet can have, the total length
-    /// saturates.
+    /// Emits the header with its checksum. The total length saturates above 65,515 payload bytes, which no packet can have.
     #[inline]
     pub fn emit(&self, out: &mut [u8; HEADER_BYTES]) {
         let [t0, t1] = self.payload_bytes.saturating_add(LENGTH_OF_HEADER).to_be_bytes();

@@ -8,7 +8,7 @@ use super::{Layer, PacketError};
 /// Bytes of a header without extension headers.
 pub const HEADER_BYTES: usize = 40;
 
-/// ICMP of IPv6 follows.
+/// Protocol number of ICMP for IPv6.
 pub const PROTOCOL_ICMP: u8 = 58;
 
 const HOP_BY_HOP: u8 = 0;
@@ -122,8 +122,7 @@ impl Header {
     }
 }
 
-/// Skips an extension header that consists of options. Returns the number of the next header, and the bytes after this
-/// one.
+/// Skips an extension header of options. Returns the number of the next header, and the bytes after this one.
 fn pass_over(number: u8, bytes: &[u8]) -> Result<(u8, &[u8]), PacketError> {
     let truncated = PacketError::Truncated(Layer::Ipv6);
     let [next, eights, ..] = *bytes else { return Err(truncated) };

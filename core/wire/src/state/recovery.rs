@@ -41,7 +41,7 @@ pub struct Segment {
 /// CUBIC's present stage of congestion avoidance (RFC 9438 §4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Epoch {
-    /// Time since the stage began, in nanoseconds, without pauses.
+    /// Time since the stage began, in nanoseconds, without pauses that have ended.
     pub age_ns: u64,
     /// Time since the congestion window stopped being the limit, in nanoseconds, if it is not the limit.
     pub paused_ns: Option<u64>,

@@ -1,4 +1,4 @@
-//! The numbers by which C knows its clients.
+//! Clients' numbers in C.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -6,8 +6,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use spillway_server::Client;
 
-/// Numbers of clients. A number has a slot and how often the slot was used before, so that one which is no longer good is
-/// not another's for a long time; 0 is nobody's.
+/// Numbers of clients. A number consists of a generation and a slot, so that it is not reused for a long time. 0 is never
+/// used.
 #[derive(Default)]
 pub(super) struct Clients {
     slots: Vec<Slot>,
@@ -20,7 +20,7 @@ struct Slot {
     client: Option<Client>,
     context: Context,
     is_accepted: bool,
-    /// Bytes that came and were not said to be consumed.
+    /// Bytes that were received and not consumed.
     unconsumed: usize,
 }
 
@@ -31,20 +31,19 @@ impl Slot {
     }
 }
 
-/// The application's pointer, which is never followed here.
+/// The application's pointer, which the library never follows.
 #[derive(Clone, Copy)]
 pub(super) struct Context(pub(super) *mut c_void);
 
-// SAFETY: it is a number to us.
+// SAFETY: the library uses the pointer only as a number.
 unsafe impl Send for Context {}
 
 impl Clients {
-    /// A number for a new client. As many as the library has clients: its tables are bounded. `None` when the slots have run
-    /// out.
+    /// A number for a new client. The bounded tables of links and sessions bound `slots`. `None` when no slot is left.
     pub(super) fn add(&mut self, client: Client) -> Option<u64> {
         let slot = match self.free.pop() {
             Some(slot) => {
-                let place = &mut self.slots[slot as usize]; // it was in use before
+                let place = &mut self.slots[slot as usize]; // freed slots exist
                 *place = Slot::new(place.generation.wrapping_add(1).max(1), client);
                 slot
             }
@@ -65,7 +64,7 @@ impl Clients {
         Some((number, self.slot(number)?.context.0))
     }
 
-    /// Whose number it is.
+    /// The client with this number.
     pub(super) fn client(&self, number: u64) -> Option<Client> {
         self.slot(number)?.client
     }
@@ -76,7 +75,7 @@ impl Clients {
         }
     }
 
-    /// Whether it was not accepted before.
+    /// Marks a client as accepted. Returns false for an unknown client, or one that was accepted before.
     pub(super) fn accept(&mut self, number: u64) -> bool {
         self.slot_mut(number).is_some_and(|slot| !std::mem::replace(&mut slot.is_accepted, true))
     }
@@ -85,14 +84,14 @@ impl Clients {
         self.slot(number).is_some_and(|slot| slot.is_accepted)
     }
 
-    /// So many bytes came.
+    /// Counts `length` received bytes.
     pub(super) fn received(&mut self, number: u64, length: usize) {
         if let Some(slot) = self.slot_mut(number) {
             slot.unconsumed += length;
         }
     }
 
-    /// So many are dealt with. `false`: more than came.
+    /// Counts `length` consumed bytes. Returns false, and changes nothing, if that is more than were received.
     pub(super) fn consumed(&mut self, number: u64, length: usize) -> bool {
         let left = self.slot(number).and_then(|slot| slot.unconsumed.checked_sub(length));
         if let (Some(left), Some(slot)) = (left, self.slot_mut(number)) {
@@ -101,7 +100,7 @@ impl Clients {
         left.is_some()
     }
 
-    /// From now on the number is nobody's.
+    /// Forgets a client: its number is not valid any more.
     pub(super) fn remove(&mut self, number: u64) {
         let Some(client) = self.client(number) else { return };
         self.numbers.remove(&client);
@@ -147,15 +146,15 @@ impl BuildHasher for Seeded {
     }
 }
 
-/// Hashes a client by folded multiplications: it is asked for with every message, and the standard one costs about as much
-/// as composing a reply. Only peers that know a key choose what goes into it.
+/// Hashes clients by folded multiplications. Each message needs a look-up, and the standard hash costs about as much as
+/// composing a reply. Collision attacks are possible only for peers with a key, which choose the ids.
 struct Mixer(u64);
 
 impl Mixer {
     fn mix(&mut self, word: u64) {
-        const ODD: u64 = 0x9e37_79b9_7f4a_7c15; // of the golden ratio
+        const ODD: u64 = 0x9e37_79b9_7f4a_7c15; // 2^64 divided by the golden ratio
         let product = u128::from(self.0 ^ word) * u128::from(ODD);
-        self.0 = (product >> 64) as u64 ^ product as u64; // both halves
+        self.0 = (product >> 64) as u64 ^ product as u64; // fold both halves
     }
 }
 
@@ -173,7 +172,7 @@ impl Hasher for Mixer {
     }
 
     fn write_isize(&mut self, number: isize) {
-        self.mix(number.cast_unsigned() as u64); // no longer than that
+        self.mix(number.cast_unsigned() as u64); // an isize has 64 bits at most
     }
 
     fn finish(&self) -> u64 {
@@ -201,7 +200,7 @@ mod tests {
             (0..65_536_u32).map(|id| seeded.hash_one((3_u32, 7_u32, id)) % 65_536).collect();
         low.sort_unstable();
         low.dedup();
-        // Of a random function 63 % are expected.
+        // A random function reaches 63 % of the places on average.
         assert!(low.len() > 38_000, "{} of 65,536 places", low.len());
     }
 }

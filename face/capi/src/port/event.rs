@@ -1,4 +1,4 @@
-//! What a link port tells C.
+//! Events of link ports, for C.
 
 use std::ffi::{c_char, c_void};
 use std::fmt::{Display, Write};
@@ -6,52 +6,52 @@ use std::ptr::{null, null_mut};
 
 use crate::argument::SPW_ADDRESS_BYTES;
 
-/// Names a client's connection. Never 0; a number that has ended is not another's for a long time.
+/// The number of a client's connection. Never 0; the number of an ended connection is not reused for a long time.
 pub type spw_client = u64;
 
-/// What happened at a link port.
+/// Kinds of events of a link port.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum spw_event_kind {
-    /// A client connects: answer with `spw_accept` or `spw_refuse`, now or later. Its requests may come before the
-    /// answer. `text` is its address.
+    /// A client connects: answer with `spw_accept` or `spw_refuse`, now or later. Requests may arrive before the answer.
+    /// `text` is the client's address.
     SPW_CONNECTED = 1,
-    /// `data` and `length`: bytes of a client, cut anywhere, at least one. Say `spw_consumed` when they are dealt with: until
-    /// then they count against the client's window.
+    /// `data` and `length`: request bytes of a client, cut anywhere, at least one. Call `spw_consumed` when they are
+    /// processed: until then they count against the client's window.
     SPW_DATA = 2,
-    /// The client sends no more. Replies still reach it.
+    /// The client sends no more bytes, but still receives replies.
     SPW_FINISHED = 3,
-    /// The connection has ended; the number is no longer good, and needs no answer. `context` is there for the last time:
-    /// free what it points to. `reason` is 0 when the client closed it, otherwise it was reset.
+    /// The connection has ended, and the number is not valid any more; no answer is needed. This is the last event with
+    /// the client's `context`: free its target. `reason` is 0 if the client closed the connection; otherwise it was reset.
     SPW_CLOSED_BY_CLIENT = 4,
-    /// `spw_compose` took less than it was given, and would take more now.
+    /// `spw_compose` took less than all bytes before, and would take more now.
     SPW_ROOM = 5,
-    /// A helper, or a client that speaks links itself, has opened a link. For the log.
+    /// A helper or a library client has opened a link. For the log.
     SPW_LINK_OPENED = 6,
-    /// A link is gone. Each of its connections was told as closed before; sessions go on. For the log.
+    /// A link is lost, after `SPW_CLOSED_BY_CLIENT` for each of its connections; its sessions continue. For the log.
     SPW_LINK_LOST = 7,
-    /// A link claimed a client address that it may not carry; that connection was refused. For the log.
+    /// A connection was refused because its link may not carry its client address. For the log.
     SPW_FORBIDDEN = 8,
-    /// A helper wants to go away, and moves its clients itself. For the log.
+    /// A helper drains, and moves its clients itself. For the log.
     SPW_LINK_DRAINS = 9,
 }
 
-/// An event of a link port.
+/// An event of a link port. `data` and `text` are valid until the next `spw_decompose` or `spw_port_handle` with this port.
 #[repr(C)]
 pub struct spw_event {
-    /// Which: a `spw_event_kind`.
+    /// A `spw_event_kind`.
     pub kind: i32,
-    /// Of `SPW_CLOSED_BY_CLIENT`.
+    /// `SPW_CLOSED_BY_CLIENT`: 0 if the client closed the connection.
     pub reason: i32,
-    /// Whose; 0 for events of links.
+    /// The client's number; 0 for events of links.
     pub client: spw_client,
-    /// What `spw_set_context` has set for this client; null before.
+    /// The pointer that `spw_set_context` has set for this client; null before.
     pub context: *mut c_void,
-    /// Of `SPW_DATA`: the bytes, lent until the next call of `spw_decompose` or `spw_port_handle` with this port.
+    /// `SPW_DATA`: the bytes.
     pub data: *const u8,
-    /// How many.
+    /// `SPW_DATA`: the number of bytes.
     pub length: usize,
-    /// Of `SPW_CONNECTED` and of links: who, and why, in words. Otherwise null. Lent likewise.
+    /// `SPW_CONNECTED` and events of links: addresses and causes, as text. Otherwise null.
     pub text: *const c_char,
 }
 
@@ -73,12 +73,12 @@ impl spw_event {
     }
 }
 
-/// What is known about a client: the paper's *get_info*.
+/// A client's role, address and byte counts: the paper's *get_info*.
 #[repr(C)]
 pub struct spw_info {
-    /// `SPW_HELPER`: through a helper. `SPW_CLIENT`: it speaks links itself.
+    /// The role of the client's link: `SPW_HELPER` or `SPW_CLIENT`, a library client's own link.
     pub role: i32,
-    /// Its own address.
+    /// The client's own address.
     pub address: [c_char; SPW_ADDRESS_BYTES],
     /// Bytes of requests received.
     pub bytes_received: u64,
@@ -86,14 +86,14 @@ pub struct spw_info {
     pub bytes_sent: u64,
 }
 
-/// Room for a text that is lent.
+/// The last event's text, which C may read until the next call.
 #[derive(Default)]
 pub(super) struct Text(String);
 
 impl Text {
     pub(super) fn lend(&mut self, text: &impl Display) -> *const c_char {
         self.0.clear();
-        // Writing to a string does not fail; none of these texts has a zero in it.
+        // Writing to a `String` does not fail, and these texts contain no zero.
         let _ = write!(self.0, "{text}\0");
         self.0.as_ptr().cast()
     }

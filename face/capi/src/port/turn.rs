@@ -15,30 +15,30 @@ use spillway_server::{BindError, Client, CloseReason, Event, LinkId, Links, Refu
 use super::clients::Clients;
 use super::event::{Text, spw_event};
 
-/// Received from a link at a time.
+/// Maximum of bytes received from a link at a time.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// Links that one turn looks at, at most: the others are ready in the next one.
+/// Maximum of epoll events handled in one turn: the others stay ready for the next one.
 const READY_MAX: usize = 256;
-/// Nobody but us is in the epoll set.
+/// Any mark is unique, because the epoll set contains only this link port's descriptors.
 const MARK: u32 = 0;
 
-/// A link port, and where its turn is.
+/// A link port, and the state of its turn.
 pub(crate) struct Port {
     pub(super) links: Links,
     pub(super) clients: Clients,
     epoll: OwnedFd,
-    /// Of this turn. One clock reading for all of it.
+    /// Time of the current turn: the clock is read once.
     now: Instant,
-    /// What the epoll set said and was not looked at yet.
+    /// Epoll events of this turn that were not handled yet.
     ready: VecDeque<(u64, EventFlags)>,
-    /// The link whose bytes are being taken apart, and which of the buffer's they are.
+    /// The link that is being decomposed: its bytes are `buffer[begin..end]`.
     current: Option<LinkId>,
     begin: usize,
     end: usize,
     buffer: Box<[u8]>,
-    /// What the last event lent.
+    /// The last event's text.
     text: Text,
-    /// Something was composed, or ended, since the last flush.
+    /// A flush is due: C has used a client, or a turn has begun.
     pub(super) is_touched: bool,
 }
 
@@ -68,7 +68,7 @@ impl Port {
         &self.epoll
     }
 
-    /// A new turn: asks the kernel what is ready, without waiting.
+    /// Begins a turn: fetches epoll events without waiting.
     pub(super) fn handle(&mut self) -> io::Result<()> {
         if self.is_touched {
             self.flush()?;
@@ -89,10 +89,10 @@ impl Port {
         Ok(())
     }
 
-    /// The next event of this turn; `None` when there is none any more.
+    /// The next event of this turn; `None` when no event is left.
     pub(super) fn decompose(&mut self) -> Option<spw_event> {
         loop {
-            // Events of what was received come first; then those of what happened beside it.
+            // First events from received bytes, then those of `poll_event`.
             if let Some(link) = self.current {
                 let mut input = &self.buffer[self.begin..self.end];
                 let event = self.links.decompose(self.now, link, &mut input);
@@ -109,7 +109,7 @@ impl Port {
                 if let Some(link) = self.links.handle_ready(self.now, data, flags) {
                     self.begin = 0;
                     self.end = self.links.receive(link, &mut self.buffer);
-                    // Also when there are no bytes: what other threads have is not in the buffer.
+                    // Also after receiving no bytes: `decompose` must see the end of each input.
                     self.current = Some(link);
                 }
                 continue;
@@ -121,14 +121,14 @@ impl Port {
         }
     }
 
-    /// Sends what was composed, and has the epoll set wait for the right things.
+    /// Sends everything that was composed, and updates the epoll set.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.is_touched = false;
         self.links.flush(Instant::now());
         self.links.watch_in(&self.epoll, MARK)
     }
 
-    /// When the next turn is due at the latest; in the past when something is left to do.
+    /// When the next turn must begin at the latest; in the past if this turn has events left, or a flush is due.
     #[must_use]
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         if self.is_touched || self.current.is_some() || !self.ready.is_empty() {
@@ -144,7 +144,7 @@ impl Port {
     }
 }
 
-/// An event for C, unless it is of a client that C has closed already.
+/// Converts an event for C; `None` if C has closed its client already, or the client was refused here.
 fn tell(links: &mut Links, clients: &mut Clients, text: &mut Text, event: Event<'_>) -> Option<spw_event> {
     use super::event::spw_event_kind as K;
     let known = |clients: &Clients, client| clients.number(client);
@@ -173,7 +173,7 @@ fn tell(links: &mut Links, clients: &mut Clients, text: &mut Text, event: Event<
             spw_event { context, ..spw_event::of(K::SPW_ROOM, number) }
         }
         Event::Closed { client, reason } => {
-            // The answer that is owed; with this the number is nobody's.
+            // `Closed` must be answered by `close`. The client's number ends here, so C cannot do so.
             links.close(client, reason);
             let (number, context) = known(clients, client)?;
             clients.remove(number);
@@ -196,7 +196,7 @@ fn tell(links: &mut Links, clients: &mut Clients, text: &mut Text, event: Event<
             let text = text.lend(&format_args!("within {deadline_ms} ms"));
             spw_event { text, ..spw_event::of(K::SPW_LINK_DRAINS, 0) }
         }
-        // Runs are of `decompose_run` only.
+        // `Run` comes only from `decompose_run`.
         Event::Run { .. } => return None,
     })
 }

@@ -1,7 +1,7 @@
-//! A relief and the sessions that it moves.
+//! The value behind a `spw_relief`: a relief and the sessions that it moves.
 //!
-//! Sessions reach their relief, to tell it what happened, and it reaches them, to move them. A session's lock is taken
-//! first; so the relief's is let go before its sessions are moved.
+//! Sessions report events to their relief, and the relief moves its sessions. The order of locks is session, then relief; so
+//! the relief's lock is released before sessions are moved.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
@@ -19,27 +19,27 @@ use crate::settings::{Routes, SPW_FORMER_ROUTE};
 use crate::status::{Fault, lock};
 use crate::waiting::wait_for;
 
-/// When nothing answers at all: where a session begins is known long before.
+/// Timeout of [`open`]. The first move of a session is normally known within [`spillway_client::ASK_TIMEOUT`].
 const OPEN_WITHIN: Duration = Duration::from_secs(2);
 
-/// Said when that has passed.
+/// The fault after [`OPEN_WITHIN`].
 fn nobody_answers() -> Fault {
     Fault::again("the helpers were asked, and no session could be opened in time")
 }
 
-/// A relief, and what it needs to reach its sessions.
+/// A relief and its sessions.
 pub(crate) struct ReliefSide {
     pub(super) relief: Relief,
-    /// The numbers of its routes.
+    /// The routes, with their numbers in C.
     routes: Routes,
     sessions: HashMap<Member, Weak<Mutex<ClientSide>>>,
-    /// What it wants and is not done yet. One for each member, at most two.
+    /// Orders that were not carried out yet: at most two for each member.
     moves: VecDeque<Move>,
-    /// C has freed it: sessions go on, and it does nothing.
+    /// C has freed the relief: its sessions continue without it.
     is_over: bool,
 }
 
-/// What C holds: with its end the relief is over.
+/// The value of C's handle. Dropping it ends the relief.
 pub(crate) struct Owner(Arc<Mutex<ReliefSide>>);
 
 impl Owner {
@@ -83,7 +83,7 @@ impl ReliefSide {
         Ok(ReliefSide { relief, routes, sessions: HashMap::new(), moves: VecDeque::new(), is_over: false })
     }
 
-    /// Does something that may have sessions move.
+    /// Calls the relief, and collects the moves that it orders.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut Relief, Instant)) {
         if self.is_over {
             return;
@@ -116,7 +116,7 @@ impl ReliefSide {
     }
 }
 
-/// Does what is due, and moves sessions: how many.
+/// Handles input and timeouts, and moves sessions. Returns the number of sessions moved.
 pub(super) fn handle(shared: &Arc<Mutex<ReliefSide>>) -> Result<c_int, Fault> {
     let moves: Vec<(Shared, Move)> = {
         let mut side = lock(shared)?;
@@ -141,7 +141,7 @@ pub(super) fn handle(shared: &Arc<Mutex<ReliefSide>>) -> Result<c_int, Fault> {
     Ok(moved)
 }
 
-/// Opens a session where the relief wants it.
+/// Opens a session on the carrier that the relief chooses.
 pub(super) fn open(shared: &Arc<Mutex<ReliefSide>>) -> Result<Shared, Fault> {
     let mut side = lock(shared)?;
     let mut joined = None;
@@ -157,7 +157,7 @@ pub(super) fn open(shared: &Arc<Mutex<ReliefSide>>) -> Result<Shared, Fault> {
     Ok(session)
 }
 
-/// Where a new member begins: known at once, or when helpers have been asked.
+/// Waits for the first move of a new member, which may need answers of helpers.
 fn first_move(side: &mut ReliefSide, member: Member) -> Result<Move, Fault> {
     let deadline = Instant::now() + OPEN_WITHIN;
     loop {
@@ -179,7 +179,7 @@ fn first_move(side: &mut ReliefSide, member: Member) -> Result<Move, Fault> {
     }
 }
 
-/// A session's place in its relief.
+/// A session's membership in its relief.
 #[derive(Clone)]
 pub(crate) struct Membership {
     shared: Arc<Mutex<ReliefSide>>,
@@ -192,7 +192,7 @@ impl Membership {
         Ok(())
     }
 
-    /// For how long the oldest request has waited, if one does.
+    /// Reports for how long the oldest request without a reply has waited; `None` without such a request.
     pub(crate) fn waiting(&self, waited: Option<Duration>) -> Result<(), Fault> {
         lock(&self.shared)?.change(|relief, now| {
             let since = waited.map(|waited| now.checked_sub(waited).unwrap_or(now));
@@ -202,7 +202,7 @@ impl Membership {
     }
 
     pub(crate) fn note(&self, now: Instant, event: &SessionEvent) {
-        // A relief that a fault has left learns no more; the session goes on.
+        // After a panic the relief gets no more reports, and the session continues.
         if let Ok(mut side) = lock(&self.shared) {
             side.change(|relief, _| relief.note(now, self.member, event));
         }
@@ -212,7 +212,7 @@ impl Membership {
         lock(&self.shared).map_or(SPW_FORMER_ROUTE, |side| side.routes.route(address))
     }
 
-    /// What wakes the relief: its descriptor, and a time.
+    /// The relief's descriptor to watch, and its next timeout; none once the relief is over.
     pub(crate) fn wakes(&self) -> Result<(Option<RawFd>, Option<Instant>), Fault> {
         let side = lock(&self.shared)?;
         match side.is_over {
@@ -225,7 +225,7 @@ impl Membership {
         lock(&self.shared).map_or(true, |side| side.is_over)
     }
 
-    /// The session ends. No lock of a session's is held.
+    /// Removes the session from the relief. Called while the session is dropped, so its lock is not held.
     pub(crate) fn leave(&self) {
         if let Ok(mut side) = lock(&self.shared) {
             side.leave(self.member);

@@ -1,30 +1,30 @@
-//! What a session tells C.
+//! Events of sessions, for C.
 
 use std::ffi::c_char;
 
-/// What happened to a session.
+/// Kinds of events of a session.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum spw_session_event_kind {
-    /// Another route carries it from now on, or the first one does.
+    /// A route carries the session: the first one, or another one than before.
     SPW_SESSION_MOVED = 1,
-    /// A route carries it no more, or did not come to it; `why` tells the reason. Another is tried.
+    /// A route does not carry the session any more, or the attempt at it failed; `why` tells the cause. Another is tried.
     SPW_SESSION_CARRIER_LOST = 2,
-    /// The server's application accepted it.
+    /// The server's application accepted the session.
     SPW_SESSION_ACCEPTED = 3,
-    /// `spw_send` has room again after it took less than it was given.
+    /// There is room again, after `spw_send` took less than all bytes.
     SPW_SESSION_ROOM = 4,
 }
 
-/// An event of a session. None needs an answer.
+/// An event of a session. It needs no answer. Texts are valid until the next call with this session, and never null.
 #[repr(C)]
 pub struct spw_session_event {
-    /// Which: a `spw_session_event_kind`.
+    /// A `spw_session_event_kind`.
     pub kind: i32,
-    /// Of *moved* and *carrier lost*: the route, a helper's number or `SPW_DIRECT`.
+    /// *Moved* and *carrier lost*: the route, a helper's number or `SPW_DIRECT`.
     pub route: u32,
-    /// Of these two: the route's address. Otherwise empty, never null. Lent until the next call with this session.
+    /// *Moved* and *carrier lost*: the route's address. Otherwise empty.
     pub address: *const c_char,
-    /// Of *carrier lost*: why, in words. Otherwise empty, never null. Lent likewise.
+    /// *Carrier lost*: the cause, as text. Otherwise empty.
     pub why: *const c_char,
 }

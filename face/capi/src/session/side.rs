@@ -1,4 +1,4 @@
-//! A session as C has it: with its routes' numbers, its events, and the relief that it belongs to.
+//! The value behind a `spw_session`: a session with its routes' numbers, its events, and its relief, if any.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, c_int};
@@ -17,10 +17,10 @@ use crate::settings::Routes;
 use crate::status::{Fault, lock, of_stream};
 use crate::waiting::wait_for;
 
-/// Events that wait to be asked for, at most: older ones are dropped.
+/// Maximum of events that wait for `spw_next_event`: older ones are dropped.
 const EVENTS_MAX: usize = 32;
 
-/// What C has of a session. Its relief reaches it as well, to move it: hence the lock.
+/// The value of C's handle. A lock is needed because a relief moves its sessions from its own calls.
 pub(crate) type Shared = Arc<Mutex<ClientSide>>;
 
 pub(crate) struct ClientSide {
@@ -29,7 +29,7 @@ pub(crate) struct ClientSide {
     relief: Option<Membership>,
     pub(super) gone: Option<Gone>,
     events: VecDeque<SessionEvent>,
-    /// What the last event lent.
+    /// Texts of the last event, which C may read until the next call.
     lent: Lent,
 }
 
@@ -46,7 +46,7 @@ impl ClientSide {
         Ok(ClientSide::of(session, routes, None))
     }
 
-    /// A session that is open, and perhaps belongs to a relief; then its routes' numbers are the relief's.
+    /// The value of an open session. With a relief, `routes` are those of the relief.
     pub(crate) fn of(session: Session, routes: Routes, relief: Option<Membership>) -> ClientSide {
         ClientSide { session, routes, relief, gone: None, events: VecDeque::new(), lent: Lent::default() }
     }
@@ -55,7 +55,7 @@ impl ClientSide {
         self.relief.as_ref()
     }
 
-    /// A session that goes where it is told by the caller, not by a relief.
+    /// Checks that the application may move the session, because no relief does.
     pub(super) fn check_is_free(&self) -> Result<(), Fault> {
         match self.relief {
             None => Ok(()),
@@ -94,7 +94,7 @@ impl ClientSide {
         of_stream(error)
     }
 
-    /// Does what is due. 1 when there is something to receive.
+    /// Handles input and timeouts. Returns 1 if `spw_receive` has a result.
     pub(super) fn handle(&mut self) -> c_int {
         let now = Instant::now();
         self.session.handle_ready(now);
@@ -103,7 +103,7 @@ impl ClientSide {
         c_int::from(self.session.has_arrived())
     }
 
-    /// Tells the relief what happened, and keeps it for the application.
+    /// Reports events to the relief, and keeps them for the application.
     pub(crate) fn take_events(&mut self, now: Instant) {
         while let Some(event) = self.session.poll_event() {
             if let Some(membership) = &self.relief {
@@ -127,7 +127,7 @@ impl ClientSide {
             SessionEvent::Accepted => (K::SPW_SESSION_ACCEPTED, None, String::new()),
             SessionEvent::Room => (K::SPW_SESSION_ROOM, None, String::new()),
         };
-        let c_text = |text: String| CString::new(text).unwrap_or_default(); // no text of ours has a zero in it
+        let c_text = |text: String| CString::new(text).unwrap_or_default(); // these texts contain no zero
         self.lent.address = address.map_or_else(CString::default, |address| c_text(address.to_string()));
         self.lent.why = c_text(why);
         Some(spw_session_event {
@@ -147,7 +147,7 @@ impl Drop for ClientSide {
     }
 }
 
-/// Waits for a session, and its relief, for so long at most, and does what is due. 1 when there is something to receive.
+/// Waits for a session and its relief, at most `timeout_ms`, and handles both. Returns 1 if `spw_receive` has a result.
 pub(super) fn wait(shared: &Shared, timeout_ms: c_int) -> Result<c_int, Fault> {
     let (descriptors, due) = {
         let side = lock(shared)?;
@@ -158,12 +158,12 @@ pub(super) fn wait(shared: &Shared, timeout_ms: c_int) -> Result<c_int, Fault> {
         let due = [side.session.poll_timeout(), relief_due].into_iter().flatten().min();
         ([Some(side.session.as_fd().as_raw_fd()), relief_fd], due)
     };
-    let asked = u64::try_from(timeout_ms).ok().map(Duration::from_millis); // negative: for ever
+    let asked = u64::try_from(timeout_ms).ok().map(Duration::from_millis); // negative: without limit
     let due = due.map(|at| at.saturating_duration_since(Instant::now()));
-    // Without the lock: the relief may move the session meanwhile.
+    // The lock is not held here: meanwhile the relief may move the session.
     let has_waited = wait_for(descriptors, [asked, due].into_iter().flatten().min())?;
     if !has_waited {
-        return Ok(0); // a signal, whose handler may have something to say to the caller's loop
+        return Ok(0); // after a signal, the caller may have to act on its handler
     }
     let membership = {
         let mut side = lock(shared)?;

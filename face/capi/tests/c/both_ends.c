@@ -1,6 +1,6 @@
-/* Both ends in one program and one thread, and a helper between them: what the examples have no reason to do.
+/* Client and server in one program and one thread, with a helper between them: calls that the examples do not make.
  *
- * Prints its link port's address, reads a helper's from standard input. */
+ * Prints the address of its link port; reads the address of a helper's link port from standard input. */
 #define _POSIX_C_SOURCE 200809L
 #include <poll.h>
 #include <stdio.h>
@@ -15,9 +15,9 @@ static spw_port_settings *port_settings;
 static spw_settings *settings;
 static spw_port *port;
 static spw_session *session;
-static spw_client client; /* at the server; 0: none */
+static spw_client client; /* the client's number at the server; 0: no client */
 static char address[SPW_ADDRESS_BYTES], helper[SPW_ADDRESS_BYTES];
-static size_t at_server; /* bytes that it has received */
+static size_t at_server; /* bytes that the server has received */
 static int is_finished, room_at_server, room_at_client, accepted;
 
 static void expect(int line, const char *call, ptrdiff_t status, ptrdiff_t wanted) {
@@ -29,7 +29,7 @@ static void expect(int line, const char *call, ptrdiff_t status, ptrdiff_t wante
 
 #define EXPECT(wanted, call) expect(__LINE__, #call, (call), (wanted))
 
-/* Byte `place` of either direction. */
+/* Byte `place` of the stream, in both directions. */
 static unsigned char byte_at(size_t place) {
     return (unsigned char)(place * 7 + place / 251);
 }
@@ -56,7 +56,7 @@ static void serve(void) {
     EXPECT(SPW_OK, spw_flush(port));
 }
 
-/* A turn of both, which waits for whichever has something to do. */
+/* A turn of client and server, which waits until either has something to do. */
 static void turn(void) {
     spw_session_event event;
     int of_session = spw_next_timeout_ms(session), of_port = spw_port_next_timeout_ms(port);
@@ -92,7 +92,7 @@ static void open_both(void) {
     EXPECT(SPW_OK, spw_port_address(port, address, sizeof address));
     printf("%s\n", address);
     fflush(stdout);
-    /* The helper asks for its link meanwhile. */
+    /* Serve the helper, which opens its link, until its address is there. */
     struct pollfd input = {.fd = 0, .events = POLLIN};
     while (poll(&input, 1, 1) == 0)
         serve();
@@ -106,14 +106,14 @@ static void open_both(void) {
     UNTIL(accepted == 1);
 }
 
-/* The server sends its session to the helper and back; the client goes by itself. */
+/* The server sends the session to the helper and back; then the client moves it. */
 static void go_to_and_fro(void) {
     spw_info info;
-    EXPECT(1, spw_port_relief(port, SPW_RELIEF_ON, 1));
+    EXPECT(1, spw_port_relief(port, SPW_OVERRIDE_ON, 1));
     UNTIL(is_carried_by(0));
     EXPECT(SPW_OK, spw_get_info(port, client, &info));
     EXPECT(SPW_HELPER, info.role);
-    EXPECT(0, spw_port_relief(port, SPW_RELIEF_AUTO, 0));
+    EXPECT(0, spw_port_relief(port, SPW_OVERRIDE_AUTO, 0));
     EXPECT(1, spw_port_release(port, 1));
     UNTIL(is_carried_by(SPW_DIRECT));
     EXPECT(SPW_OK, spw_move(session, 0));
@@ -123,7 +123,7 @@ static void go_to_and_fro(void) {
     EXPECT(1, strncmp(info.address, "127.0.0.1:", 10) == 0);
 }
 
-/* Either direction takes no more at some point, and says when it takes more. */
+/* Back-pressure in both directions, and the ROOM events after it. */
 static void push_back(void) {
     static unsigned char bytes[64 * 1024], received[64 * 1024];
     size_t sent = 0, composed = 0, arrived = 0;
@@ -162,7 +162,7 @@ static void push_back(void) {
     UNTIL(is_finished);
 }
 
-/* The server is lost, and another one at the same address does not know the session. */
+/* The server ends, and a new one at the same address does not know the session. */
 static void lose_the_server(void) {
     uint64_t acknowledged = 0, written = 0;
     char byte;

@@ -1,5 +1,5 @@
-/* Both ends require encryption, with peers that are too old for it: each is told why there is no link.
- * Arguments: the clients' key file, and the link port of an old server. */
+/* Client and server require encryption, and their peers do not encrypt: both learn why there is no link.
+ * Arguments: the clients' key file, and the link port of a server that does not encrypt. */
 #define _POSIX_C_SOURCE 200809L
 #include <poll.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ static void expect(int line, const char *call, ptrdiff_t status, ptrdiff_t wante
 
 #define EXPECT(wanted, call) expect(__LINE__, #call, (call), (wanted))
 
-/* A session at the old server: prints why it has no carrier. */
+/* Opens a session at that server, and prints why it has no carrier. */
 static void refused_by_us(const char *key, const char *server) {
     spw_settings *settings = spw_settings_new();
     spw_session *session;
@@ -37,7 +37,7 @@ static void refused_by_us(const char *key, const char *server) {
     spw_settings_free(settings);
 }
 
-/* A port: prints its address, and then why the link that comes is lost. */
+/* Opens a port, prints its address, and then why the link of a client that does not encrypt is lost. */
 static void refused_at_our_port(const char *key) {
     spw_port_settings *settings = spw_port_settings_new();
     spw_port *port;

@@ -1,4 +1,4 @@
-/* Every function is called in every wrong way that can be told, and says so. */
+/* Calls every function with every mistake that the library detects, and checks the status. */
 #define _POSIX_C_SOURCE 200809L
 #include <poll.h>
 #include <pthread.h>
@@ -81,7 +81,7 @@ static void no_objects(void) {
     EXPECT(SPW_INVALID, spw_close_connection(nothing, 1, 0));
     EXPECT(SPW_INVALID, spw_flush(nothing));
     EXPECT(SPW_INVALID, spw_drain(nothing, 1));
-    EXPECT(SPW_INVALID, spw_port_relief(nothing, SPW_RELIEF_ON, 1));
+    EXPECT(SPW_INVALID, spw_port_relief(nothing, SPW_OVERRIDE_ON, 1));
     EXPECT(SPW_INVALID, spw_port_release(nothing, 1));
     EXPECT(SPW_INVALID, spw_set_routes(nothing, nothing));
     EXPECT(SPW_INVALID, spw_port_counts(nothing, NULL, NULL, NULL));
@@ -211,7 +211,7 @@ static void wrong_clients(void) {
     EXPECT(1, info.role == SPW_CLIENT && info.bytes_received == 5 && strncmp(info.address, "127.0.0.1:", 10) == 0);
     EXPECT(SPW_OK, spw_port_counts(port, &links, &clients, &sessions));
     EXPECT(1, links >= 1 && clients == 1 && sessions == 1);
-    EXPECT(SPW_INVALID, spw_consumed(port, client, SIZE_MAX)); /* more than came */
+    EXPECT(SPW_INVALID, spw_consumed(port, client, SIZE_MAX)); /* more than was received */
     EXPECT(SPW_OK, spw_consumed(port, client, 2));
     EXPECT(SPW_INVALID, spw_consumed(port, client, 4));
     EXPECT(SPW_OK, spw_consumed(port, client, 3));
@@ -219,8 +219,8 @@ static void wrong_clients(void) {
     EXPECT(0, spw_compose(port, client, NULL, 0));
     EXPECT(2, spw_compose(port, client, "ok", 2));
     EXPECT(SPW_INVALID, spw_port_relief(port, 3, 0));
-    EXPECT(1, spw_port_relief(port, SPW_RELIEF_ON, 1000)); /* it knows no helper, and stays */
-    EXPECT(0, spw_port_relief(port, SPW_RELIEF_AUTO, 0));
+    EXPECT(1, spw_port_relief(port, SPW_OVERRIDE_ON, 1000)); /* the client knows no helper, and stays */
+    EXPECT(0, spw_port_relief(port, SPW_OVERRIDE_AUTO, 0));
     EXPECT(0, spw_port_release(port, 0));
     EXPECT(SPW_INVALID, spw_set_routes(session, (spw_settings *)port_settings));
     EXPECT(SPW_OK, spw_settings_server(settings, "127.0.0.1:1"));
@@ -252,7 +252,7 @@ static void wrong_clients(void) {
     EXPECT(SPW_CLOSED, spw_send(session, "x", 1));
     spw_free(session);
 
-    /* The next client may get the same place, and never the same number. */
+    /* The next client may get the same slot, but gets another number. */
     EXPECT(SPW_OK, spw_connect(settings, &session));
     next(port, session, &event, SPW_CONNECTED);
     EXPECT(0, event.client == client || event.context != NULL);
@@ -269,13 +269,13 @@ static void wrong_clients(void) {
 }
 
 static void *wait_long(void *session) {
-    /* Nobody answers, and nobody wakes it for its first second. */
+    /* The port is not served, so the session has nothing to do for its first second. */
     while (spw_wait(session, 100) == SPW_INVALID)
         ;
     return NULL;
 }
 
-/* A second thread is told that the object is in use. */
+/* A second thread's call fails because the object is in use. */
 static void two_threads(void) {
     spw_settings *settings = spw_settings_new();
     spw_port_settings *port_settings = spw_port_settings_new();

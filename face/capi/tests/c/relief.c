@@ -1,7 +1,7 @@
-/* Sessions of a relief, a server and a helper: the word, late replies, the server's release, and the end of either.
+/* Sessions of a relief, a server and a helper: the override, late replies, the server's release, and the end of both.
  *
- * Prints its link port's address, reads a helper's from standard input. Latencies are told, not measured: what is tested is
- * who learns of them, and who moves. */
+ * Prints the address of its link port; reads the address of a helper's link port from standard input. Latencies are
+ * reported, not measured: the test checks only that sessions move. */
 #define _POSIX_C_SOURCE 200809L
 #include <poll.h>
 #include <stdio.h>
@@ -52,7 +52,7 @@ static int are_carried_by(uint32_t wanted) {
     return count;
 }
 
-/* A turn of all. It waits for a moment at most: what would wake it is not the matter here. */
+/* A turn of server, sessions and relief, after a wait of 1 ms. Descriptors are not tested here. */
 static void turn(void) {
     char notice[256];
     poll(NULL, 0, 1);
@@ -123,7 +123,7 @@ static void wrong_calls(const spw_settings *settings) {
     EXPECT(SPW_INVALID, spw_relief_connect(relief, NULL));
     EXPECT(SPW_INVALID, spw_relief_connect(NULL, &sessions[0]));
     EXPECT(SPW_INVALID, spw_relief_say(relief, 3, 0));
-    EXPECT(SPW_INVALID, spw_relief_say(NULL, SPW_RELIEF_ON, 0));
+    EXPECT(SPW_INVALID, spw_relief_say(NULL, SPW_OVERRIDE_ON, 0));
     EXPECT(SPW_INVALID, spw_relief_handle(NULL));
     EXPECT(SPW_INVALID, spw_relief_descriptor(NULL));
     EXPECT(SPW_INVALID, spw_relief_next_timeout_ms(NULL));
@@ -165,17 +165,17 @@ int main(int count, char **arguments) {
     EXPECT(SPW_INVALID, spw_move(sessions[0], 0));
     EXPECT(SPW_INVALID, spw_set_routes(sessions[0], settings));
 
-    /* The word. */
-    EXPECT(SPW_OK, spw_relief_say(relief, SPW_RELIEF_ON, 0));
+    /* The override. */
+    EXPECT(SPW_OK, spw_relief_say(relief, SPW_OVERRIDE_ON, 0));
     UNTIL(are_carried_by(0) == SESSIONS && helped() == SESSIONS);
     round_trips();
-    EXPECT(SPW_OK, spw_relief_say(relief, SPW_RELIEF_OFF, 3600000));
+    EXPECT(SPW_OK, spw_relief_say(relief, SPW_OVERRIDE_OFF, 3600000));
     UNTIL(are_carried_by(SPW_DIRECT) == SESSIONS && helped() == 0);
     EXPECT(SPW_OK, spw_relief_status(relief, &figures));
-    EXPECT(1, figures.word == SPW_RELIEF_OFF && figures.sessions == SESSIONS && figures.moves >= 2 * SESSIONS);
+    EXPECT(1, figures.word == SPW_OVERRIDE_OFF && figures.sessions == SESSIONS && figures.moves >= 2 * SESSIONS);
 
-    /* Late replies, and the server that has had enough of it. */
-    EXPECT(SPW_OK, spw_relief_say(relief, SPW_RELIEF_AUTO, 0));
+    /* Late replies, and then the server's release. */
+    EXPECT(SPW_OK, spw_relief_say(relief, SPW_OVERRIDE_AUTO, 0));
     tells_latencies = 1;
     UNTIL(are_carried_by(0) == SESSIONS && helped() == SESSIONS);
     EXPECT(SPW_OK, spw_relief_status(relief, &figures));
@@ -186,17 +186,17 @@ int main(int count, char **arguments) {
     round_trips();
     EXPECT(1, notices >= 2);
 
-    /* One that is opened while all are helped begins there; without helpers nobody is helped. */
-    EXPECT(SPW_OK, spw_relief_say(relief, SPW_RELIEF_ON, 0));
+    /* A session that is opened while all are helped begins at the helper; without helpers no session is helped. */
+    EXPECT(SPW_OK, spw_relief_say(relief, SPW_OVERRIDE_ON, 0));
     spw_free(sessions[0]);
     EXPECT(SPW_OK, spw_relief_connect(relief, &sessions[0]));
     UNTIL(are_carried_by(0) == SESSIONS);
     EXPECT(SPW_OK, spw_settings_helpers(settings, ""));
     EXPECT(SPW_OK, spw_relief_set_helpers(relief, settings));
-    EXPECT(SPW_OK, spw_relief_say(relief, SPW_RELIEF_OFF, 0));
+    EXPECT(SPW_OK, spw_relief_say(relief, SPW_OVERRIDE_OFF, 0));
     UNTIL(are_carried_by(SPW_DIRECT) == SESSIONS);
 
-    /* Sessions that end before their relief, and after it. */
+    /* Sessions that end before and after their relief. */
     spw_free(sessions[0]);
     sessions[0] = NULL;
     spw_relief_free(relief);

@@ -1,4 +1,4 @@
-/* A link port that two threads share, each with its own loop, and sessions that change links all the time. */
+/* A link port that two threads share, each with its own loop, and sessions that move to a new link in each round. */
 #define _POSIX_C_SOURCE 200809L
 #include <poll.h>
 #include <pthread.h>
@@ -38,7 +38,7 @@ static void *serve(void *which) {
                 clients[*(int *)which]++;
                 EXPECT(SPW_OK, spw_accept(port, event.client));
             } else if (event.kind == SPW_DATA) {
-                /* One message of each client is under way: it fits. */
+                /* Each client has one message in flight, which fits into its window. */
                 EXPECT((ptrdiff_t)event.length, spw_compose(port, event.client, event.data, event.length));
                 EXPECT(SPW_OK, spw_consumed(port, event.client, event.length));
             }
@@ -77,7 +77,7 @@ int main(void) {
         EXPECT(SPW_OK, spw_listen(settings, at == 0 ? "127.0.0.1:0" : address, &ports[at]));
         EXPECT(SPW_OK, spw_port_address(ports[at], address, sizeof address));
     }
-    /* Opened here, each is given to a thread of its own. */
+    /* The ports are opened here and then used by one thread each. */
     for (int at = 0; at < THREADS; at++)
         EXPECT(0, pthread_create(&threads[at], NULL, serve, &numbers[at]));
     EXPECT(SPW_OK, spw_settings_server(of_client, address));
@@ -86,7 +86,7 @@ int main(void) {
     for (int round = 0; round < ROUNDS; round++) {
         for (int at = 0; at < SESSIONS; at++) {
             round_trip(sessions[at], round * SESSIONS + at);
-            /* A new link, which either thread may get. */
+            /* The move opens a new link, which either thread may get. */
             EXPECT(SPW_OK, spw_move(sessions[at], SPW_DIRECT));
         }
     }

@@ -1,4 +1,4 @@
-//! A helper as a process of its own, so that it can be killed as one.
+//! A helper in a process of its own, so that a test can kill it.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -11,17 +11,17 @@ use spillway_keys::read_key_file;
 use super::Workbench;
 use super::process::Process;
 
-/// The name of the test that becomes one.
+/// The name of the test that runs as the helper.
 pub const TEST: &str = "a_helper_of_its_own";
-/// What it is told, and whether it is one: the server's link port, and the directory of the keys.
+/// Environment variable of a helper's process: the server's link port, and the directory of the keys.
 const TASK: &str = "SPILLWAY_TEST_HELPER";
 
 /// A running helper.
 pub struct HelperProcess {
     process: Process,
-    /// For clients of the library.
+    /// The link port, for library clients.
     pub links: String,
-    /// For plain clients.
+    /// The port for plain clients.
     pub plain: String,
 }
 
@@ -36,13 +36,13 @@ impl HelperProcess {
         HelperProcess { links: links.to_owned(), plain: plain.to_owned(), process }
     }
 
-    /// As `kill -9` does.
+    /// Kills the process by SIGKILL.
     pub fn kill(self) {
         self.process.kill();
     }
 }
 
-/// What the test does when it is a helper: until it is killed, or nobody holds its input any more.
+/// Runs a helper until the process is killed or its standard input ends; returns at once without [`TASK`].
 pub fn be_one() {
     let Ok(task) = std::env::var(TASK) else { return };
     let (server, keys) = task.split_once(' ').unwrap();

@@ -1,4 +1,4 @@
-//! The C examples, compiled against an installed library, and processes of them.
+//! Compiles the C examples against an installed library, and runs them.
 #![allow(dead_code)] // each test program uses a part of it
 
 pub mod helper;
@@ -16,27 +16,27 @@ use self::process::Process;
 /// How the C code is compiled, linked and run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flavour {
-    /// With the shared library, as pkg-config says.
+    /// With the shared library, and the flags of pkg-config.
     Shared,
-    /// With the static one.
+    /// With the static library.
     Static,
-    /// With the shared one, the C code under AddressSanitizer, its leak check, and UndefinedBehaviorSanitizer.
+    /// With the shared library; C code under AddressSanitizer with its leak check, and UndefinedBehaviorSanitizer.
     Sanitized,
     /// Compiled as [`Flavour::Shared`], run by valgrind with the full leak check.
     Valgrind,
 }
 
-/// The exit status of valgrind when it has found something.
+/// Valgrind's exit status after an error.
 const FOUND: &str = "--error-exitcode=99";
 
-/// A directory with the installed library, keys, and the programs compiled so far; removed with its last user.
+/// A directory with the installed library, keys and compiled programs; removed when dropped.
 pub struct Workbench {
     directory: PathBuf,
     compiled: Mutex<Vec<(String, Flavour)>>,
 }
 
 impl Workbench {
-    /// The one of this test program: tests that run at the same time share it.
+    /// The workbench of this test program: concurrent tests share it.
     pub fn get() -> Arc<Workbench> {
         static SHARED: Mutex<Weak<Workbench>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,19 +86,19 @@ impl Workbench {
         succeed(&mut command).split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Writes a program of a test's own.
+    /// Writes the source of a test's own program.
     pub fn write_program(&self, name: &str, text: &str) {
         std::fs::write(self.directory.join(name).with_extension("c"), text).unwrap();
     }
 
-    /// Where a program's source is: an example, one of `tests/c`, or one that was written.
+    /// Path of a program's source: an example, a file of `tests/c`, or a file of [`write_program`](Self::write_program).
     fn source(&self, name: &str) -> PathBuf {
         let folders = [here().join("examples"), here().join("tests/c"), self.directory.clone()];
         let sources = folders.map(|folder| folder.join(name).with_extension("c"));
         sources.into_iter().find(|source| source.exists()).unwrap()
     }
 
-    /// The path of a program.
+    /// Compiles a program, unless it is compiled already, and returns its path.
     fn compile(&self, name: &str, flavour: Flavour) -> PathBuf {
         let flavour = if flavour == Flavour::Valgrind { Flavour::Shared } else { flavour };
         let program = self.directory.join(format!("{name}-{flavour:?}"));
@@ -129,7 +129,7 @@ impl Workbench {
         program
     }
 
-    /// A program that is ready to run.
+    /// A command that runs a program.
     pub fn command(&self, name: &str, flavour: Flavour) -> Command {
         let program = self.compile(name, flavour);
         let mut command = match flavour {
@@ -152,7 +152,7 @@ impl Workbench {
         command
     }
 
-    /// The echo server on free ports.
+    /// Starts the echo server on free ports.
     pub fn echo_server(&self, flavour: Flavour) -> Echo {
         let (helper, client) = (self.key("helper.key"), self.key("client.key"));
         self.echo_server_with(flavour, &["--key", &helper, "--client-key", &client])
@@ -167,7 +167,7 @@ impl Workbench {
         Echo { plain: plain.to_owned(), links: links.to_owned(), process }
     }
 
-    /// The client, for a server and helpers.
+    /// Starts the client, for a server and helpers.
     pub fn client(&self, flavour: Flavour, server: &str, helpers: &str, count: &str) -> Process {
         self.client_with(flavour, server, helpers, count, &[])
     }
@@ -204,7 +204,7 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Ends it in order: nothing may have been found.
+    /// Ends the server by SIGTERM; it must exit with status 0.
     pub fn stop(self) {
         self.process.terminate();
         self.process.succeed();
@@ -215,7 +215,7 @@ pub fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Runs a command that must succeed; its standard output.
+/// Runs a command that must succeed, and returns its standard output.
 pub fn succeed(command: &mut Command) -> String {
     let output =
         command.output().unwrap_or_else(|error| panic!("{command:?}: {error}; tools/setup installs it"));

@@ -1,4 +1,4 @@
-//! A process whose lines are waited for.
+//! A process, and waiting for lines of its output.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Generous: under valgrind, beside other tests.
+/// A long timeout, for programs under valgrind beside other tests.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A running program; it is killed when dropped.
@@ -30,7 +30,7 @@ impl Process {
         let (output, mut errors) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         let (tell, lines) = channel();
         std::thread::spawn(move || {
-            // Whoever waits for lines may be gone: what is left is read anyhow, so that the program is not stopped.
+            // The receiver may be dropped already. The rest is read anyway, so that the program's output does not block.
             BufReader::new(output).lines().map_while(Result::ok).for_each(|line| drop(tell.send(line)));
         });
         let errors = std::thread::spawn(move || {
@@ -50,7 +50,7 @@ impl Process {
         self.input = None;
     }
 
-    /// The next line that is wanted; others are passed over.
+    /// Waits for the next line that is wanted, and skips others.
     pub fn line(&mut self, what: &str, mut wanted: impl FnMut(&str) -> bool) -> String {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -83,7 +83,7 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
-    /// Waits for its end, which must be a good one; all its lines.
+    /// Waits until the program ends with status 0, and returns all its lines.
     pub fn succeed(mut self) -> Vec<String> {
         self.close_input();
         let deadline = Instant::now() + DEADLINE;

@@ -57,7 +57,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
 
 /// Prints what was found out, and tells what was not.
 fn report(args: &Args, assessed: Vec<Result<Assessed, String>>) -> ExitCode {
-    let (found, ended) = output::went_well(assessed);
+    let (found, ended) = output::split_outcomes(assessed);
     if !args.json {
         return output::print_and_end(found.iter().map(as_text), ended);
     }

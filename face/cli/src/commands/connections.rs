@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         }
     };
     let refreshed = servers::refresh(&pages);
-    let (all, ended) = output::went_well(
+    let (all, ended) = output::split_outcomes(
         pages.iter().zip(refreshed).map(|(page, is_fresh)| list(page, is_fresh, args.limit)),
     );
     if args.json {

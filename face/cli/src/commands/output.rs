@@ -23,7 +23,7 @@ pub(crate) fn print_and_end(lines: impl IntoIterator<Item: Display>, ended: Exit
 }
 
 /// What went well, and how the command ends: what did not is told on stderr, and keeps nothing else from being done.
-pub(crate) fn went_well<T>(all: impl IntoIterator<Item = Result<T, String>>) -> (Vec<T>, ExitCode) {
+pub(crate) fn split_outcomes<T>(all: impl IntoIterator<Item = Result<T, String>>) -> (Vec<T>, ExitCode) {
     let (mut fine, mut ended) = (Vec::new(), ExitCode::SUCCESS);
     for one in all {
         match one {

@@ -1,4 +1,4 @@
-//! `spillway relief`: the operator's word, which overrides every policy.
+//! `spillway relief`: the operator's override, which overrides every policy.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use spillway_batch::Role;
-use spillway_helper::control::{AskError, Request, Said, ask};
-use spillway_policy::Word;
+use spillway_helper::control::{AskError, OverrideOutcome, Request, ask};
+use spillway_policy::Override;
 use spillway_shim_core::status::{self, ServerPage, ask_all};
 use spillway_values::parse_duration;
 
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     service: String,
 
     /// auto, on or off
-    word: Word,
+    word: Override,
 
     /// How long the override holds; afterwards auto [default: until `auto`]
     #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let (lines, ended) = output::went_well(told);
+    let (lines, ended) = output::split_outcomes(told);
     output::print_and_end(lines, ended)
 }
 
@@ -103,7 +103,7 @@ fn tell(args: &Args) -> Result<Vec<Result<String, String>>, String> {
 fn tell_helper(args: &Args, socket: &Path) -> Result<String, AskError> {
     let lasts_ms = args.lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
     let (service, word) = (args.service.clone(), args.word.to_string());
-    let said: Said = ask(socket, &Request::Relief { service, word, lasts_ms })?;
+    let said: OverrideOutcome = ask(socket, &Request::Relief { service, word, lasts_ms })?;
     let left = if args.wait { await_fewer(|| clients(args, socket))? } else { said.clients };
     Ok(format!("{} at {}: relief {}{}", args.service, socket.display(), said.word, to_go(left)))
 }
@@ -121,7 +121,7 @@ fn clients(args: &Args, socket: &Path) -> Result<u64, AskError> {
     }
     // A helper cannot make anybody come.
     let mut services = status["services"].as_array().into_iter().flatten();
-    let service = services.find(|service| args.word == Word::Off && service["name"] == *args.service);
+    let service = services.find(|service| args.word == Override::Off && service["name"] == *args.service);
     Ok(service.and_then(|service| service["library_clients"].as_u64()).unwrap_or(0))
 }
 
@@ -155,7 +155,7 @@ fn await_fewer<E>(mut count: impl FnMut() -> Result<u64, E>) -> Result<u64, E> {
 }
 
 /// Connections that come over links of the other kind.
-fn misplaced(word: Word, page: &ServerPage) -> std::io::Result<u64> {
+fn misplaced(word: Override, page: &ServerPage) -> std::io::Result<u64> {
     let Some(wrong) = word.wrong_role() else { return Ok(0) };
     let status = page.status()?;
     // A link's state is the role of its peer, once that has authenticated.

@@ -71,7 +71,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     servers::announce(what, &pages);
     // All are asked before one is waited for, and one that does not obey keeps none of the others.
     let answers = ask_all(&pages, request, PATIENCE);
-    let (lines, ended) = output::went_well(pages.iter().zip(answers).map(|(page, answer)| {
+    let (lines, ended) = output::split_outcomes(pages.iter().zip(answers).map(|(page, answer)| {
         servers::obeyed(page, answer)?;
         let state = outcome(page, until)?;
         Ok(format!("server {} {}: {}", page.pid, page.program(), state.name()))

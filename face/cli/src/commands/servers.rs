@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use spillway_policy::Word;
+use spillway_policy::Override;
 use spillway_shim_core::status::{
     ConnectionStatus, Counter, Request, ServerPage, ServerStatus, Traffic, Unreadable, ask_all, find,
 };
@@ -237,7 +237,7 @@ pub(crate) fn as_text(page: &ServerPage, status: &ServerStatus) -> String {
         connections(status),
         messages as f64 / batches.max(1) as f64,
     );
-    if status.relief != Word::Auto {
+    if status.relief != Override::Auto {
         text += &format!(", relief {}", status.relief);
         if let Some(left) = status.relief_left {
             text += &format!(" for {} s more", left.as_secs());

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use spillway_auth::Key;
 use spillway_batch::{AddressRange, Encryption};
 use spillway_discovery::{EtcdAccess, EtcdFiles, Source};
-use spillway_policy::{ASKED_DEFAULT, Word};
+use spillway_policy::{ASKED_DEFAULT, Override};
 use spillway_sidecar::{Listen, Settings, loopback};
 use spillway_values::{
     AddressError, listen_address, listen_addresses, parse_duration, parse_size, server_address,
@@ -108,8 +108,8 @@ pub(crate) struct Args {
 
     /// When helpers are used: `auto` while replies are later than --sla and helpers improve them; `on` always; `off`
     /// only if the server cannot be reached directly. `spillway relief NAME` overrides it at run time
-    #[arg(long, value_name = "auto|on|off", default_value_t = Word::Auto, env = "SPILLWAY_SIDECAR_RELIEF")]
-    relief: Word,
+    #[arg(long, value_name = "auto|on|off", default_value_t = Override::Auto, env = "SPILLWAY_SIDECAR_RELIEF")]
+    relief: Override,
 
     /// Name of the service for `spillway relief`
     #[arg(long, value_name = "NAME", default_value = "service", env = "SPILLWAY_SIDECAR_NAME")]

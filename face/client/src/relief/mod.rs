@@ -25,7 +25,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use spillway_policy::activation::{Counters, Notice, Status};
-use spillway_policy::{Activation, Carrier, Order, Word};
+use spillway_policy::{Activation, Carrier, Order, Override};
 use spillway_session::Jitter;
 use spillway_transport::Time;
 
@@ -134,7 +134,7 @@ impl Relief {
     }
 
     /// Sets the operator's override, for the time `lasts` or without limit.
-    pub fn say(&mut self, now: Instant, word: Word, lasts: Option<Duration>) {
+    pub fn say(&mut self, now: Instant, word: Override, lasts: Option<Duration>) {
         let time = self.time(now);
         self.activation.say(time, word, lasts);
         self.run(now);

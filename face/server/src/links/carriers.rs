@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use spillway_session::SessionHandle;
 
-use super::far::Far;
+use super::other_threads::Far;
 use crate::by_connection::ByConnection;
 use crate::threads::CarrierName;
 

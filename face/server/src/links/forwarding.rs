@@ -6,7 +6,7 @@ use std::time::Instant;
 use spillway_batch::Received;
 
 use super::Links;
-use super::far::MAIL;
+use super::other_threads::MAIL;
 use crate::event::{Client, Event, LinkEnd, LinkId, Name};
 
 impl Links {

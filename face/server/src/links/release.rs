@@ -1,18 +1,18 @@
-//! Measures a server's load for [`Settings::release`](crate::Settings::release): [`Looks`] releases helped sessions when
+//! Measures a server's load for [`Settings::release`](crate::Settings::release): [`ReleaseSchedule`] releases helped sessions when
 //! requests have been few and fast for a while (PostMan §5.3).
 
 use std::mem::take;
 use std::time::Duration;
 
 use spillway_batch::Role;
-use spillway_policy::Word;
-use spillway_policy::release::{Looks, ReleaseCounters, ReleaseNotice, ReleaseSettings, Sample};
+use spillway_policy::Override;
+use spillway_policy::release::{ReleaseCounters, ReleaseNotice, ReleaseSchedule, ReleaseSettings, Sample};
 use spillway_transport::Time;
 
-/// [`Looks`], and measurements since the last look.
+/// [`ReleaseSchedule`], and measurements since the last look.
 #[derive(Debug)]
 pub(super) struct Releasing {
-    looks: Looks,
+    looks: ReleaseSchedule,
     requests: u64,
     helped: u64,
     /// When the first request of this turn was decomposed.
@@ -25,7 +25,7 @@ pub(super) struct Releasing {
 impl Releasing {
     pub(super) fn new(settings: ReleaseSettings, seed: u64) -> Releasing {
         Releasing {
-            looks: Looks::new(Time::ZERO, settings, seed),
+            looks: ReleaseSchedule::new(Time::ZERO, settings, seed),
             requests: 0,
             helped: 0,
             turn_began: None,
@@ -55,7 +55,7 @@ impl Releasing {
     }
 
     /// Number of helped sessions to send back now.
-    pub(super) fn handle_timeout(&mut self, now: Time, word: Word, helped_sessions: usize) -> usize {
+    pub(super) fn handle_timeout(&mut self, now: Time, word: Override, helped_sessions: usize) -> usize {
         if self.looks.is_look_due(now) {
             let sample = self.sample(helped_sessions);
             self.looks.look(now, word, sample);

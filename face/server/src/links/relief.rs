@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use spillway_batch::{Control, Role};
-use spillway_policy::Word;
+use spillway_policy::Override;
 use spillway_policy::release::{ReleaseCounters, ReleaseNotice};
 use spillway_session::Placement;
 use spillway_transport::Time;
@@ -17,7 +17,7 @@ impl Links {
     /// back. Present sessions move at random times within `within`, and so do later ones after they are accepted.
     /// *auto*: clients decide. A session whose client knows no such route stays. Returns the number of sessions asked to
     /// move.
-    pub fn say(&mut self, word: Word, within: Duration) -> usize {
+    pub fn say(&mut self, word: Override, within: Duration) -> usize {
         self.placement = Placement::new(word, within);
         self.send_elsewhere(self.placement)
     }
@@ -25,7 +25,7 @@ impl Links {
     /// Sends the sessions that are helped now back to the server's own port, once, at random times within `within`. Later
     /// sessions are not affected. Returns how many are asked to move.
     pub fn release(&mut self, within: Duration) -> usize {
-        self.send_elsewhere(Placement::new(Word::Off, within))
+        self.send_elsewhere(Placement::new(Override::Off, within))
     }
 
     /// A decision of [`Settings::release`](crate::Settings::release), for the log. Call it after

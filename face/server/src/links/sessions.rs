@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use spillway_batch::{CloseReason, Control, Kind, RefuseReason, Role};
-use spillway_session::{Expired, FirstWords, Heard, OnServerLink, Opened, Order, SessionHandle, StreamEvent};
+use spillway_session::{
+    Expired, Heard, OnServerLink, Opened, OpeningMessage, Order, SessionHandle, StreamEvent,
+};
 use spillway_transport::Time;
 use spillway_wire::session::Opening;
 
 use super::Links;
-use super::far::Far;
+use super::other_threads::Far;
 use crate::event::{Client, Event, Name};
 use crate::threads::{CarrierName, What};
 
@@ -50,7 +52,7 @@ impl Links {
         far: Option<Far>,
     ) -> Option<Event<'static>> {
         let serial = far.as_ref().map_or(0, |far| far.ledger.serial);
-        let words = FirstWords { carrier, kind, client, opening };
+        let words = OpeningMessage { carrier, kind, client, opening };
         let opened = self.sessions.open(now, &self.config.ring, &words, role);
         let event = match &opened {
             Opened::New { session, .. } => {

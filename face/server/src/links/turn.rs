@@ -9,7 +9,7 @@ use spillway_batch::{CloseReason, Id, LinkError, ServerLink};
 use spillway_transport::Time;
 use spillway_wire::preamble::{Verdict, Welcome};
 
-use super::far::{MAIL, Member};
+use super::other_threads::{MAIL, Member};
 use super::{ACCEPTED_PER_TURN, Links};
 use crate::event::{Client, Event, LinkEnd, LinkId, Name};
 use crate::link::Link;

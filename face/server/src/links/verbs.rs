@@ -8,7 +8,7 @@ use spillway_batch::{
 use spillway_transport::Time;
 
 use super::Links;
-use super::far::MAIL;
+use super::other_threads::MAIL;
 use crate::event::{Client, Event, LinkEnd, LinkId, Name};
 
 impl Links {

@@ -1,7 +1,7 @@
 //! Sessions that a link carries.
 
 use spillway_batch::{CloseReason, Control, Id};
-use spillway_session::{FirstWords, OnServerLink, Order};
+use spillway_session::{OnServerLink, OpeningMessage, Order};
 use spillway_transport::Time;
 
 use super::{Inner, Named};
@@ -9,17 +9,17 @@ use crate::carrier_name::{CarrierName, Name};
 use crate::ready;
 use crate::sessions::{self, Next};
 use crate::wakes::Wakes;
-use crate::{looks, prepared, standing, status, sys};
+use crate::{prepared, release_timer, relief_override, status, sys};
 
 impl Inner {
     /// Handles a session's first message on this link: the session begins or resumes.
-    pub(super) fn session_words(&mut self, words: FirstWords<CarrierName>, wakes: &mut Wakes) {
+    pub(super) fn session_words(&mut self, words: OpeningMessage<CarrierName>, wakes: &mut Wakes) {
         let (_, id) = words.carrier;
         let Some((config, limits)) = prepared::session_config() else { return };
         let Some(role) = self.end.as_ref().and_then(|end| end.role()) else { return };
         let (words, opened) = sessions::open(&config.ring, limits, (&words, role), self.local, wakes);
         if words.is_new {
-            looks::begin();
+            release_timer::begin();
         }
         if let Some(name) = words.name {
             self.name(id, Named::Session(name));
@@ -88,7 +88,7 @@ impl Inner {
     /// Asks the client of an accepted session to move, if the operator's override requires that.
     pub(crate) fn send_away(&mut self, id: Id) {
         let role = self.end.as_ref().and_then(|end| end.role());
-        let drain = role.and_then(|role| standing::placement().drains(role));
+        let drain = role.and_then(|role| relief_override::placement().drains(role));
         drain.into_iter().for_each(|drain| self.say(id, drain));
     }
 

@@ -9,7 +9,7 @@ use spillway_session::SessionHandle;
 use super::{Shard, TABLES, expiry, shard, shard_of};
 use crate::carrier_name::Name;
 use crate::connections::{self, Connection};
-use crate::parts::put;
+use crate::io_vectors::put;
 use crate::sys::{self, Errno};
 use crate::wakes::Wakes;
 use crate::{links, lock, status};

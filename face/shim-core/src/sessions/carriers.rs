@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use spillway_auth::KeyRing;
 use spillway_batch::{CloseReason, Control, RefuseReason, Role};
-use spillway_session::{Carrier, FirstWords, Heard, Opened, SessionHandle, StreamEvent, TableLimits};
+use spillway_session::{Carrier, Heard, Opened, OpeningMessage, SessionHandle, StreamEvent, TableLimits};
 use spillway_transport::Time;
 
 use super::{BY_SESSION, SHARDS, Shard, expiry, shard, table_of};
@@ -46,7 +46,7 @@ pub(crate) enum Next {
 pub(crate) fn open(
     ring: &KeyRing,
     limits: TableLimits,
-    (words, role): (&FirstWords<CarrierName>, Role),
+    (words, role): (&OpeningMessage<CarrierName>, Role),
     local: Option<SocketAddr>,
     wakes: &mut Wakes,
 ) -> (Words, Opened<CarrierName>) {
@@ -97,7 +97,7 @@ impl Shard {
         &mut self,
         index: u8,
         session: SessionHandle,
-        words: &FirstWords<CarrierName>,
+        words: &OpeningMessage<CarrierName>,
         local: Option<SocketAddr>,
         wakes: &mut Wakes,
     ) -> Result<(), RefuseReason> {

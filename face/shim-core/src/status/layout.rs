@@ -6,7 +6,7 @@
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use spillway_policy::Word;
+use spillway_policy::Override;
 
 /// The first word of every page.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"spilpage");
@@ -72,7 +72,7 @@ const CONNECTIONS_AT: usize = LINKS_AT + LINKS * LINK_WORDS;
 /// Number of words of the whole page.
 pub(crate) const WORDS: usize = CONNECTIONS_AT + CONNECTIONS * CONNECTION_WORDS;
 
-/// Words of a link's place. Word 0 counts changes, and is odd while the place is being changed.
+/// Words of a link's place. Override 0 counts changes, and is odd while the place is being changed.
 pub(crate) mod link {
     /// 0 vacant, 1 authenticating, 2 established by a helper, 3 by a library client.
     pub(crate) const STATE: usize = 1;
@@ -88,7 +88,7 @@ pub(crate) mod link {
     pub(crate) const ENCRYPTED: usize = 16;
 }
 
-/// Words of a virtual connection's place. Word 0 counts changes, and is odd while the place is being changed.
+/// Words of a virtual connection's place. Override 0 counts changes, and is odd while the place is being changed.
 pub(crate) mod connection {
     /// Three words, all zeros while the place is vacant.
     pub(crate) const CLIENT: usize = 1;
@@ -167,27 +167,27 @@ pub enum Request {
     /// Set the operator's override of relief.
     Say {
         /// The override.
-        word: Word,
+        word: Override,
         /// How long it lasts in seconds, less than 2²⁴; 0 for ever.
         lasts_s: u32,
     },
 }
 
 /// The number of an override.
-pub(crate) fn relief_word(word: Word) -> u64 {
+pub(crate) fn relief_word(word: Override) -> u64 {
     match word {
-        Word::Auto => 0,
-        Word::On => 1,
-        Word::Off => 2,
+        Override::Auto => 0,
+        Override::On => 1,
+        Override::Off => 2,
     }
 }
 
 /// The override with this number; `Auto` for unknown numbers.
-pub(crate) fn relief_of(word: u64) -> Word {
+pub(crate) fn relief_of(word: u64) -> Override {
     match word {
-        1 => Word::On,
-        2 => Word::Off,
-        _ => Word::Auto,
+        1 => Override::On,
+        2 => Override::Off,
+        _ => Override::Auto,
     }
 }
 
@@ -351,7 +351,8 @@ mod tests {
 
     #[test]
     fn requests_survive_a_round_trip_and_differ_by_sequence() {
-        let says = [Word::Auto, Word::On, Word::Off].map(|word| Request::Say { word, lasts_s: SECONDS_MAX });
+        let says = [Override::Auto, Override::On, Override::Off]
+            .map(|word| Request::Say { word, lasts_s: SECONDS_MAX });
         let others = [Request::Refresh, Request::Off { within_ms: u32::MAX }, Request::On];
         for request in others.into_iter().chain(says) {
             let word = request.word(0xff_ffff);

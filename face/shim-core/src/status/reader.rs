@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use spillway_policy::Word;
+use spillway_policy::Override;
 
 use super::files;
 use super::layout::{self, Counter, Request, State, Traffic, header};
@@ -72,7 +72,7 @@ pub struct ServerStatus {
     /// Whether helpers are served.
     pub state: State,
     /// The operator's override of relief in force.
-    pub relief: Word,
+    pub relief: Override,
     /// The override's remaining time; `None` if it does not end.
     pub relief_left: Option<Duration>,
     /// Time since the page was made, which is before the link port opens.
@@ -228,10 +228,10 @@ impl ServerPage {
         let until = words[header::RELIEF_UNTIL_NS];
         let relief_left = (until > 0).then(|| Duration::from_nanos(until.saturating_sub(now)));
         let said = layout::relief_of(words[header::RELIEF]);
-        let relief = if relief_left == Some(Duration::ZERO) { Word::Auto } else { said };
+        let relief = if relief_left == Some(Duration::ZERO) { Override::Auto } else { said };
         Ok(ServerStatus {
             relief,
-            relief_left: relief_left.filter(|_| relief != Word::Auto),
+            relief_left: relief_left.filter(|_| relief != Override::Auto),
             state: State::of(words[header::STATE]),
             age: Duration::from_nanos(now.saturating_sub(words[header::BEGAN_NS])),
             link_address,

@@ -62,7 +62,7 @@ impl Worker {
                 // The client was faster than we.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    self.kit.part.counters.refused.add(Refusal::Descriptors);
+                    self.resources.part.counters.refused.add(Refusal::Descriptors);
                     warn!(%error, "cannot accept; trying again soon");
                     self.stop_watching_listeners();
                     self.accept_at = Some(now + ACCEPT_PAUSE);
@@ -95,7 +95,7 @@ impl Worker {
 
     /// Counts those that are there in all threads: the bound is for all of them.
     fn part_taken(&self, more: i64) {
-        self.kit.part.count_connection(more);
+        self.resources.part.count_connection(more);
     }
 
     fn may_come(&self, peer: Option<SocketAddr>) -> Result<(), Refusal> {
@@ -106,7 +106,7 @@ impl Worker {
         if !peer.is_none_or(is_allowed) {
             return Err(Refusal::Address);
         }
-        if self.kit.part.connections() >= u64::from(settings.max_connections) {
+        if self.resources.part.connections() >= u64::from(settings.max_connections) {
             return Err(Refusal::Full);
         }
         if self.memory.supply() == Supply::UsedUp {
@@ -116,7 +116,7 @@ impl Worker {
     }
 
     fn turn_away(&mut self, socket: &OwnedFd, peer: Option<SocketAddr>, why: Refusal) {
-        self.kit.part.counters.refused.add(why);
+        self.resources.part.counters.refused.add(why);
         let peer = peer.map_or_else(|| "a local client".into(), |peer| peer.to_string());
         debug!(%peer, ?why, "refused");
         socket::reset_on_close(socket);
@@ -140,7 +140,7 @@ impl Worker {
                 if client.is_some_and(|client| !is_in(&self.settings.allow_clients, client.ip())) {
                     return self.turn_away(&arriving.socket, client, Refusal::Address);
                 }
-                self.kit.part.counters.announced.add(1);
+                self.resources.part.counters.announced.add(1);
                 if let (Some(client), Some(via)) = (client, arriving.peer) {
                     debug!(%client, %via, "taken");
                 }
@@ -184,16 +184,16 @@ impl Worker {
         first: &[u8],
         deadline: Instant,
     ) {
-        let member = self.kit.relief.join(now);
+        let member = self.resources.relief.join(now);
         let opening = Opening { socket, client, first: first.to_vec(), deadline, member };
         let index = self.table.insert(Place::Opening(opening));
-        self.kit.part.counters.taken.add(1);
+        self.resources.part.counters.taken.add(1);
         self.part_taken(1);
         self.set_timer(index, Some(deadline));
         match member {
             Some(member) => drop(self.members.insert(member, index)),
             None => {
-                let session = self.kit.relief.open_at_server(now);
+                let session = self.resources.relief.open_at_server(now);
                 self.opened(now, index, session);
             }
         }
@@ -215,7 +215,7 @@ impl Worker {
             .and_then(|()| epoll::add(&self.epoll, &opening.socket, local, EventFlags::IN));
         let Opening { socket, client, first, deadline, member } = opening;
         let tracker = Tracker::new(self.settings.protocol);
-        let around = self.kit.around(now);
+        let around = self.resources.around(now);
         let mut pair = Pair::new((socket, client), (session, member), tracker, (&first, deadline), &around);
         pair.watched = Some(EventFlags::IN);
         *self.table.get(index) = Place::Taken(Box::new(pair));
@@ -232,9 +232,9 @@ impl Worker {
             self.part_taken(-1);
             if let Some(member) = opening.member {
                 self.members.remove(&member);
-                self.kit.relief.leave(now, member);
+                self.resources.relief.leave(now, member);
             }
-            self.kit.part.counters.ended.add(Ending::NoCarrier);
+            self.resources.part.counters.ended.add(Ending::NoCarrier);
             self.note_no_carrier(now);
             socket::reset_on_close(&opening.socket);
         }

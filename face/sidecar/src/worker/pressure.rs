@@ -67,7 +67,7 @@ impl Worker {
 
     /// Closes those that do not read, in the order of what they hold and for how long, until that is enough.
     fn close_largest(&mut self, now: Instant, why: Shortage) {
-        let time = self.kit.time(now);
+        let time = self.resources.time(now);
         let mut holdings: Vec<(u32, Holding)> = Vec::new();
         for index in self.table.in_use() {
             if let Place::Taken(pair) = self.table.get(index)
@@ -103,10 +103,10 @@ impl Worker {
     pub(super) fn judge_memory(&mut self, now: Instant) {
         let before = self.memory.judge();
         let (supply, held) = (self.memory.supply(), self.memory.total());
-        self.kit.part.counters.buffered_bytes.set(held as u64);
+        self.resources.part.counters.buffered_bytes.set(held as u64);
         let Some(before) = before else { return };
-        self.kit.supply = supply;
-        self.kit.part.counters.is_scarce.set(u64::from(supply != Supply::Enough));
+        self.resources.supply = supply;
+        self.resources.part.counters.is_scarce.set(u64::from(supply != Supply::Enough));
         if before == Supply::Enough {
             self.say_scarce(now);
         } else if supply == Supply::Enough {
@@ -128,7 +128,7 @@ impl Worker {
     }
 
     fn say_scarce(&mut self, now: Instant) {
-        self.pressure.before = (self.kit.part.counters.paused.value(), self.pressure.closed_in_all);
+        self.pressure.before = (self.resources.part.counters.paused.value(), self.pressure.closed_in_all);
         if let Some(left_out) = self.pressure.scarce.count(now, SCARCE_INTERVAL) {
             warn!(
                 buffered_bytes = self.memory.total(),
@@ -142,7 +142,7 @@ impl Worker {
 
     fn say_enough(&mut self, now: Instant) {
         let (paused, closed) = self.pressure.before;
-        let paused = self.kit.part.counters.paused.value() - paused;
+        let paused = self.resources.part.counters.paused.value() - paused;
         let closed = self.pressure.closed_in_all - closed;
         if let Some(left_out) = self.pressure.enough.count(now, SCARCE_INTERVAL) {
             info!(

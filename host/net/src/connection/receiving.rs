@@ -1,4 +1,4 @@
-//! What comes from the peer.
+//! The receiving direction of a connection.
 
 use std::os::fd::OwnedFd;
 
@@ -9,42 +9,42 @@ use spillway_transport::LostReason;
 
 use crate::reason::reason;
 
-/// The direction from the peer to us.
+/// The receiving direction.
 #[derive(Debug, Default)]
 pub(super) struct Receiving {
     /// Bytes that may still be delivered.
     granted: u64,
     /// Bytes delivered.
     received: u64,
-    /// What the kernel has told, which it does once for each change.
+    /// Edge-triggered events report each change only once, so they are kept until a read has used them up.
     told: Told,
     /// The peer's end was read.
     is_finished: bool,
-    /// Waits in the list of connections to read without an event.
+    /// The connection is in the context's list `ready`.
     in_ready: bool,
 }
 
-/// What edge-triggered events have told and reading has not used up.
+/// Reported events that reading has not used up.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
-    /// There may be something to read.
+    /// The socket may be readable.
     readable: bool,
-    /// The kernel has seen the peer's end; it lies after the bytes that are still to be read.
+    /// The peer's end or an error has arrived. A read finds it after the data.
     hung_up: bool,
-    /// The kernel reported urgent data, at which a read stops short: only "nothing there" is to be believed.
+    /// Urgent data has arrived. Reads stop short at its mark, so only EAGAIN shows that nothing is left to read.
     urgent: bool,
 }
 
-/// What a read found.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// So many bytes, of which the last has this offset.
+    /// `length` bytes were read; `end` is the stream offset after them.
     Data { length: usize, end: u64 },
-    /// The peer's end.
+    /// The peer has finished.
     Finished,
-    /// The connection is dead.
+    /// The connection is lost.
     Lost(LostReason),
-    /// Nothing that may be told now.
+    /// Nothing to report at present.
     Nothing,
 }
 
@@ -68,12 +68,12 @@ impl Receiving {
         self.is_finished
     }
 
-    /// Whether bytes or an end may be told.
+    /// Whether a read may find data or an end that may be reported.
     pub(super) fn wants_read(&self) -> bool {
         self.has_unread() && (self.granted > 0 || self.told.hung_up)
     }
 
-    /// Whether there may be bytes or an end that were not read.
+    /// Whether there may be unread data or an unread end.
     pub(super) fn has_unread(&self) -> bool {
         self.told.readable && !self.is_finished
     }
@@ -86,7 +86,7 @@ impl Receiving {
         self.in_ready = false;
     }
 
-    /// Reads once, at most what is granted. `broken`: sending has failed, which is told after what the peer sent.
+    /// Reads once, at most the granted bytes. `broken`: why sending has failed, which is reported after the peer's data.
     pub(super) fn read(&mut self, fd: &OwnedFd, buffer: &mut [u8], broken: Option<LostReason>) -> Read {
         let asked = usize::try_from(self.granted).unwrap_or(usize::MAX).min(buffer.len());
         if asked == 0 {
@@ -97,8 +97,8 @@ impl Receiving {
             Ok(length) => {
                 self.granted -= length as u64;
                 self.received += length as u64;
-                // A short read has emptied the queue, so the next byte is a new event, and another read would be
-                // in vain; unless the end is already there, or an urgent mark stopped the read.
+                // A short read has emptied the receive queue: more data will cause a new event. Exceptions: the end
+                // has already arrived, or an urgent mark stopped the read.
                 self.told.readable =
                     length == asked || self.told.hung_up || self.told.urgent || broken.is_some();
                 Read::Data { length, end: self.received }
@@ -107,14 +107,14 @@ impl Receiving {
         }
     }
 
-    /// Without a grant nothing may be delivered, but an end without bytes before it is told.
+    /// Without a grant no data may be delivered, but an end that no data precedes is reported.
     fn look_for_the_end(&mut self, fd: &OwnedFd, broken: Option<LostReason>) -> Read {
         if let Some(reason) = broken {
             return Read::Lost(reason);
         }
         match recv_once(fd, &mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK) {
             Ok(0) => self.ended(None),
-            // The next grant makes us read.
+            // Data is waiting: the next grant causes a read.
             Ok(_) => Read::Nothing,
             Err(error) => self.not_read(error, None),
         }
@@ -143,7 +143,7 @@ fn recv_once(fd: &OwnedFd, buffer: &mut [u8], flags: RecvFlags) -> Result<usize,
     loop {
         match recv(fd, &mut *buffer, flags) {
             Err(Errno::INTR) => {}
-            // The second number is the length on the wire, which is the same for streams.
+            // For streams the second number equals the first.
             result => return result.map(|(count, _)| count),
         }
     }

@@ -1,4 +1,4 @@
-//! What goes to the peer, and what of it the peer's TCP has acknowledged.
+//! The sending direction of a connection, and the acknowledgements of the peer's TCP.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -8,55 +8,55 @@ use spillway_transport::Chunk;
 use crate::outgoing::{Flush, Outgoing, Pool};
 use crate::sys::unacknowledged;
 
-/// The direction from us to the peer.
+/// The sending direction.
 #[derive(Debug, Default)]
 pub(super) struct Sending {
     out: Outgoing,
-    /// Bytes the kernel has taken.
+    /// Bytes written to the socket.
     sent: u64,
-    /// The kernel took no more and will tell when it does.
+    /// The socket is not writable; an event will report when it is.
     is_blocked: bool,
     room: Room,
     end: End,
-    /// Waits in the list of connections to flush at the end of the turn.
+    /// The connection is in the context's list `dirty`.
     in_dirty: bool,
     acknowledgements: Acknowledgements,
 }
 
-/// What the application is to hear of room.
+/// Whether the application waits for room, and whether room is to be reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Room {
-    /// It has not asked.
+    /// The application does not wait for room.
     #[default]
     NotWanted,
-    /// It was told that there is none.
+    /// The application waits for room.
     Wanted,
-    /// There is some, which is to be told.
+    /// There is room, which is not reported yet.
     ToTell,
-    /// There was some, which is to be told; since then it was told that there is none.
+    /// Room is not reported yet, and the application has asked for room again meanwhile.
     ToTellAndWanted,
 }
 
-/// How far the end of our direction has come.
+/// The state of the end of this direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum End {
     /// The application may send.
     #[default]
     Open,
-    /// It sends no more.
+    /// The application has finished; the socket is shut down after the last byte.
     Finishing,
-    /// The kernel knows that, too.
+    /// The socket is shut down for writing.
     Shut,
 }
 
-/// What the peer's TCP has acknowledged.
+/// Acknowledgements of the peer's TCP.
 #[derive(Clone, Copy, Debug, Default)]
 struct Acknowledgements {
-    /// Somebody waits for them.
+    /// The application wants reports.
     are_watched: bool,
-    /// Waits in the list of connections whose acknowledgements are asked for.
+    /// The connection is in the context's list `watch`.
     in_watch: bool,
-    /// Bytes acknowledged, as last told.
+    /// Bytes acknowledged, as last reported.
     through: u64,
 }
 
@@ -73,12 +73,12 @@ impl Sending {
         self.acknowledgements.are_watched
     }
 
-    /// Whether something waits to be sent, be it the end.
+    /// Whether data or the end waits to be sent.
     pub(super) fn has_something(&self) -> bool {
         !self.out.is_empty() || self.end == End::Finishing
     }
 
-    /// Whether the kernel has everything and the end, and the peer has acknowledged it where that is watched.
+    /// Whether all data and the end were written and, if acknowledgements are watched, all data was acknowledged.
     pub(super) fn is_over(&self) -> bool {
         self.end == End::Shut && self.out.is_empty() && !self.awaits_acknowledgement()
     }
@@ -112,7 +112,7 @@ impl Sending {
         taken
     }
 
-    /// A chunk is taken whole, whatever its size, where nothing waits.
+    /// Queues a chunk as a whole. An empty queue takes a chunk of any size.
     pub(super) fn send_chunk(&mut self, chunk: Chunk, max: usize, pool: &mut Pool) -> Result<(), Chunk> {
         if !self.out.is_empty() && self.out.len() + chunk.len() > max {
             self.want_room();
@@ -129,7 +129,7 @@ impl Sending {
         };
     }
 
-    /// Whether the application is to hear of room now.
+    /// Whether room must be reported now.
     pub(super) fn take_room(&mut self) -> bool {
         let (room, is_to_tell) = match self.room {
             Room::NotWanted => (Room::NotWanted, false),
@@ -158,8 +158,8 @@ impl Sending {
         self.in_dirty = false;
     }
 
-    /// Gives the kernel as much as it takes, and the end after that. Whether the application is to hear of room, which is
-    /// below `room_below` bytes.
+    /// Writes as much as the kernel accepts, and then the end. Also returns whether room must be reported: the application
+    /// waits for it and at most `room_below` bytes remain queued.
     pub(super) fn flush(&mut self, fd: BorrowedFd<'_>, pool: &mut Pool, room_below: usize) -> (Flush, bool) {
         let (sent, end) = self.out.flush(fd, pool);
         self.sent += sent as u64;
@@ -167,7 +167,7 @@ impl Sending {
             Flush::Failed(_) => return (end, false),
             Flush::Blocked => self.is_blocked = true,
             Flush::Empty if self.end == End::Finishing => {
-                // Fails only where the connection is already broken, which reading tells.
+                // Fails only if the connection is already broken, which a read reports.
                 let _ = shutdown(fd, Shutdown::Write);
                 self.end = End::Shut;
             }

@@ -1,4 +1,4 @@
-//! An echo application and a thread that runs it.
+//! An echo application, and threads that run it.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, channel};
@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use spillway_net::{Clock, Config, Context, Listeners, Notice, Remote};
 use spillway_transport::{Application, Conn, Event, HostLimit, Time, Transport};
 
-/// Sends back what it gets, and an end for an end.
+/// Sends back what it receives, and finishes when the peer does.
 #[derive(Default)]
 pub struct Echo {
     pub opened: u64,
@@ -25,7 +25,7 @@ impl Application for Echo {
                 out.grant(conn, 100_000);
             }
             Event::Data { bytes, .. } => {
-                // Room for what was granted: clients of these tests read.
+                // There is room for all granted bytes, because the clients of these tests read.
                 assert_eq!(out.send(conn, bytes), bytes.len());
                 out.grant(conn, u32::try_from(bytes.len()).expect("a buffer's length"));
             }
@@ -51,7 +51,7 @@ impl Application for Echo {
     }
 }
 
-/// Echo contexts on threads of their own, listening.
+/// Listening echo contexts, each on its own thread.
 pub struct Running {
     pub address: SocketAddr,
     pub remotes: Vec<Remote<Echo>>,

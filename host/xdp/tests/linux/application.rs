@@ -1,4 +1,4 @@
-//! What the stack serves in these tests: a role for each listener, and connections of its own.
+//! The application on the stack in these tests: each listener and each opened connection has a role.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
 
-/// Bytes that one connection is granted ahead.
+/// Bytes that a connection may receive before the application consumes them.
 const GRANT_BYTES: u32 = 256 * 1024;
-/// Bytes that a sender offers at once.
+/// Bytes that a sender passes to the transport in one call.
 const OFFER_BYTES: usize = 16 * 1024;
-/// Of one message of ping-pong.
+/// Bytes of a message of [`Role::Ask`].
 pub const MESSAGE_BYTES: usize = 64;
 
-/// What a stream has at an offset: eight bytes of a hash of each eighth (SplitMix64's), so nothing is like its neighbours.
+/// The pattern's byte at an offset. Each eight bytes are the SplitMix64 hash of their number, so that lost, repeated or
+/// swapped bytes are detected.
 pub fn pattern(offset: u64) -> u8 {
     let z = (offset / 8).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,46 +24,46 @@ pub fn pattern(offset: u64) -> u8 {
     z.to_le_bytes()[(offset % 8) as usize]
 }
 
-/// The next bytes of the pattern.
+/// Fills `bytes` with the pattern from `offset` on.
 pub fn fill(offset: u64, bytes: &mut [u8]) {
     for (place, byte) in bytes.iter_mut().enumerate() {
         *byte = pattern(offset + place as u64);
     }
 }
 
-/// Whether these bytes are the pattern's.
+/// Whether `bytes` equal the pattern from `offset` on.
 pub fn is_right(offset: u64, bytes: &[u8]) -> bool {
     bytes.iter().enumerate().all(|(place, byte)| *byte == pattern(offset + place as u64))
 }
 
-/// What the stack's end of a connection does.
+/// The behaviour of the stack's end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Sends back what comes, and finishes after the peer has.
+    /// Sends received bytes back, and finishes after the peer.
     Echo,
-    /// Sends so many bytes of the pattern, then finishes.
+    /// Sends this many bytes of the pattern, then finishes.
     Source(u64),
-    /// Takes the pattern, and finishes after the peer has.
+    /// Receives the pattern, and finishes after the peer.
     Sink,
-    /// Resets the connection at its first byte.
+    /// Resets the connection when the first byte arrives.
     Abort,
-    /// Sends messages of the pattern and waits for each to come back, so many times; then finishes.
+    /// Sends this many messages of the pattern, waits for the peer to return each, then finishes.
     Ask(u64),
-    /// As a sink, but takes only so many bytes each [`TICK`].
+    /// Like `Sink`, but grants only this many bytes each [`TICK`].
     Slow(u32),
-    /// As an echo, but opens the gate only after so long.
+    /// Like `Echo`, but opens the acknowledgement gate only after this time.
     Gated(Duration),
 }
 
-/// How often a slow one takes something.
+/// Interval between the grants of [`Role::Slow`].
 pub const TICK: Duration = Duration::from_millis(10);
 
-/// What is done later.
+/// A deferred action.
 #[derive(Clone, Copy, Debug)]
 enum Due {
-    /// So many bytes are granted, over and over.
+    /// Grants this many bytes, and again after each [`TICK`].
     Grant(u32),
-    /// A gate opens.
+    /// Opens the gate up to this offset.
     Release(u64),
 }
 
@@ -76,16 +77,16 @@ struct Served {
     has_finished: bool,
 }
 
-/// What happened, for the test to look at.
+/// Results for the test to check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Connections opened.
     pub opened: u64,
     /// Connections lost, by reason.
     pub lost: BTreeMap<String, u64>,
-    /// Bytes that came.
+    /// Bytes received.
     pub received: u64,
-    /// Chunks with a byte that is not the pattern's.
+    /// Received chunks that differ from the pattern.
     pub wrong: u64,
 }
 
@@ -96,23 +97,23 @@ impl Tally {
     }
 }
 
-/// The application.
+/// An application that plays the roles.
 #[derive(Debug)]
 pub struct Roles {
     listeners: Vec<Role>,
-    /// Connections of our own that are still to be opened: where, and what to do.
+    /// Connections still to be opened: target and role.
     to_open: Vec<(SocketAddr, Role)>,
     is_listening: bool,
     served: BTreeMap<Conn, Served>,
     due: BTreeMap<(Time, u64), (Conn, Due)>,
     due_count: u64,
-    /// How many there are, for another thread to see after each turn. Not 0 before the first one.
+    /// Number of connections, published to other threads after each turn; `usize::MAX` before the first one.
     count: Arc<AtomicUsize>,
     pub tally: Tally,
 }
 
 impl Roles {
-    /// A role for each listener, and connections to open at the first turn.
+    /// Serves each listener in its role, and opens connections at the first turn.
     pub fn new(listeners: Vec<Role>, to_open: Vec<(SocketAddr, Role)>) -> Roles {
         Roles {
             listeners,
@@ -131,7 +132,7 @@ impl Roles {
         self.due.insert((at, self.due_count), (conn, due));
     }
 
-    /// Connections that are there, as another thread may see it.
+    /// Number of connections, for another thread; `usize::MAX` before the first turn.
     pub fn count(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.count)
     }

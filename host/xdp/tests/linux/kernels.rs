@@ -1,4 +1,4 @@
-//! Kernels that are set otherwise, or slow, or many; and stacks that are.
+//! Kernels and stacks with other settings, slow readers, and many connections.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -78,7 +78,7 @@ fn a_kernel_that_reads_nothing_for_a_while() {
         })
         .unwrap();
     patient(&stream);
-    // Long enough for some probes of the window that stays shut.
+    // Long enough for some zero-window probes.
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(take_pattern(&stream), BYTES);
     drop(stream);
@@ -100,7 +100,7 @@ fn a_stack_whose_window_opens_slowly() {
     send_pattern(&stream, BYTES);
     assert_eq!(take_pattern(&stream), 0);
     drop(stream);
-    // Less than a segment at a time: nobody may fall for the silly window.
+    // The application grants less than a segment at a time: neither end may cause silly window syndrome.
     let stream = rig.connect(1);
     send_pattern(&stream, 20_000);
     assert_eq!(take_pattern(&stream), 0);
@@ -137,7 +137,7 @@ fn many_connections_in_bad_weather() {
     if skipped() {
         return;
     }
-    // Another seed for each run of a long search: SPILLWAY_SEED.
+    // SPILLWAY_SEED sets the seed, for long searches.
     let seed = std::env::var("SPILLWAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let faults = FaultsOptions {
         seed,
@@ -212,7 +212,7 @@ fn connections_by_cookies_work_like_others() {
     let mut rig = Rig::new("tcp-cookies");
     let faults = FaultsOptions { seed: 3, loss: 0.02, ..CLEAN };
     rig.start_with(vec![Role::Echo], vec![], faults, |settings| settings.half_open_max = 1);
-    // All at once, so that more than one is half open.
+    // All connect at once, so that more than one is half open.
     let sockets: Vec<_> = rig
         .host
         .enter(|| {
@@ -232,8 +232,8 @@ fn connections_by_cookies_work_like_others() {
         patient(stream);
     }
     std::thread::scope(|scope| {
-        // The kernel's own retries take seconds: all wait for theirs together. One segment at first, for a cookie is
-        // known by the number before it: were that lost, what follows would be reset.
+        // The kernel's retries take seconds, so the connections wait in parallel. The first message is one segment: a cookie
+        // is valid only with the sequence number after the SYN's, so a second segment that arrives alone would be reset.
         for some in sockets.chunks(20) {
             scope.spawn(|| {
                 some.iter().for_each(|stream| ask(stream, 0, 64));

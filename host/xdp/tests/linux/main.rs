@@ -80,7 +80,7 @@ fn messages_go_to_and_fro() {
     let target = listener.local_addr().unwrap();
     rig.start(vec![Role::Echo], vec![(target, Role::Ask(1000))], CLEAN);
 
-    // The stack asks, the kernel answers.
+    // The stack sends messages, and the kernel returns them.
     let (mut theirs, from) = listener.accept().unwrap();
     patient(&theirs);
     assert_eq!(from.ip(), OURS);
@@ -92,7 +92,7 @@ fn messages_go_to_and_fro() {
     assert_eq!(theirs.read(&mut message).unwrap(), 0, "it has asked enough");
     drop(theirs);
 
-    // The kernel asks, the stack answers.
+    // The kernel sends messages, and the stack returns them.
     let stream = rig.connect(0);
     stream.set_nodelay(true).unwrap();
     let mut offset = 0;
@@ -126,7 +126,7 @@ fn many_bytes_go_each_way_and_both_ways() {
     assert_eq!(seen.counters.resets_sent + seen.counters.resets_received, 0, "{seen:?}");
 }
 
-/// To an echo and back, at the same time.
+/// Sends the pattern to an echo and checks what returns, both at the same time.
 pub fn both_ways(stream: &TcpStream, bytes: u64) {
     std::thread::scope(|scope| {
         scope.spawn(|| send_pattern(stream, bytes));
@@ -141,15 +141,15 @@ fn either_end_may_finish_first() {
     }
     let mut rig = Rig::new("tcp-half");
     rig.start(vec![Role::Source(100_000), Role::Sink], vec![], CLEAN);
-    // The stack finishes, the kernel goes on.
+    // The stack finishes first, and the kernel continues to send.
     let stream = rig.connect(0);
     assert_eq!(take_pattern(&stream), 100_000);
     send_pattern(&stream, 3_000_000);
-    // The kernel finishes before it has taken anything.
+    // The kernel finishes before it has read anything.
     let stream = rig.connect(0);
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(take_pattern(&stream), 100_000);
-    // The kernel finishes at once, with nothing said.
+    // The kernel finishes at once without sending data.
     let stream = rig.connect(1);
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(take_pattern(&stream), 0);
@@ -171,7 +171,7 @@ fn resets_and_refusals_are_understood() {
     let target = listener.local_addr().unwrap();
     rig.start(vec![Role::Echo, Role::Abort], vec![(nobody, Role::Sink), (target, Role::Sink)], CLEAN);
 
-    // The kernel resets: what it did not read is not wanted.
+    // The kernel resets: SO_LINGER with a timeout of 0.
     let (theirs, _) = listener.accept().unwrap();
     rustix::net::sockopt::set_socket_linger(&theirs, Some(std::time::Duration::ZERO)).unwrap();
     drop(theirs);
@@ -187,7 +187,7 @@ fn resets_and_refusals_are_understood() {
     let target = SocketAddr::from((OURS, PORT + 2));
     let refused = rig.host.enter(|| TcpStream::connect_timeout(&target, PATIENCE)).unwrap();
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
-    // What was reset has no say in what comes after.
+    // Resets do not affect later connections.
     ask(&rig.connect(0), 0, 100);
 
     let seen = ended(rig);
@@ -232,7 +232,7 @@ fn faults_of_the_network_cost_time_and_no_byte() {
         }
         drop(stream);
         let seen = ended(rig);
-        // Resets only for the late: a last acknowledgement that comes twice finds nobody (RFC 9293 §3.10.7.1).
+        // Resets answer only late segments: a duplicate of a last acknowledgement meets no connection (RFC 9293 §3.10.7.1).
         let counters = &seen.counters;
         let resets = (counters.resets_received, counters.resets_sent);
         assert_eq!(resets, (0, counters.segments_unknown), "{name}: {seen:?}");
@@ -261,7 +261,7 @@ fn ten_thousand_connections_at_once() {
     for all in &steps {
         let more = *all - streams.len();
         streams.extend(rig.host.enter(|| (0..more).map(|_| connect(0)).collect::<Vec<_>>()).unwrap());
-        // One after the other, then all before the first is heard.
+        // First one request at a time, then all requests before the first reply is read.
         streams.iter().for_each(|stream| ask(stream, 0, 64));
         let mut message = [0; 64];
         application::fill(64, &mut message);

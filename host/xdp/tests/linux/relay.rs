@@ -1,5 +1,5 @@
-//! A helper on the stack: the relay, unchanged, between clients and a server that both use the kernel's TCP. Its clients are
-//! acknowledged only what the server has taken (PostMan §4.2).
+//! A helper on the stack: the unchanged relay between clients and a server that both use the kernel's TCP. The helper
+//! acknowledges a client's bytes only after the server has received them (PostMan §4.2).
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -21,21 +21,21 @@ use spillway_wire::Id;
 
 use crate::rig::{OURS, PATIENCE, PORT, Rig, ask, patient, send_pattern, skipped, take_pattern};
 
-/// Whose address the clients have: no helper carries clients with the server's own.
+/// The clients' address. It differs from the server's, with which a helper would refuse clients.
 const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 3);
 
 fn link_key() -> LinkKey {
     LinkKey::from_secret([1; 32])
 }
 
-/// A server's process with a link port: sends back what its clients say.
+/// A server with a link port that echoes its clients' bytes.
 struct Server {
     address: SocketAddr,
-    /// It takes nothing from its links.
+    /// The server does not read its link.
     is_holding: AtomicBool,
-    /// Bytes that lie in the kernel's socket before it.
+    /// Unread bytes in the kernel's socket buffer, while the server does not read.
     waiting: AtomicU64,
-    /// Bytes of requests that it has taken.
+    /// Bytes of requests that the server has received.
     taken: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ impl Server {
             taken: AtomicU64::new(0),
         });
         let running = server.clone();
-        // Ends with the link, or the test.
+        // The thread ends with the link or with the test.
         std::thread::spawn(move || running.serve(&listener));
         server
     }
@@ -81,7 +81,7 @@ impl Server {
         }
     }
 
-    /// What goes on when there is room for it waits in `replies`, with whether it is the end.
+    /// Handles received bytes. `replies` has, for each connection, bytes that wait for credit and whether a finish follows.
     fn answer(&self, link: &mut ServerLink, wire: &[u8], replies: &mut BTreeMap<Id, (Vec<u8>, bool)>) {
         let mut scratch = Scratch::new();
         let mut input = link.unseal(Time(1), wire, &mut scratch);
@@ -112,7 +112,7 @@ impl Server {
     }
 }
 
-/// A helper for this server, its plain clients' port gated.
+/// Starts a helper for this server, with a gated port for plain clients.
 fn start_helper(rig: &mut Rig, server: &Server) {
     let service = ServiceConfig {
         raw_listeners: vec![0],
@@ -133,7 +133,7 @@ fn start_helper(rig: &mut Rig, server: &Server) {
     });
 }
 
-/// A client, once the helper takes any: it opens its port when its link is up.
+/// Connects a client. Retries until the helper listens, which it does once its link is up.
 fn client(rig: &Rig) -> TcpStream {
     let start = Instant::now();
     loop {
@@ -157,10 +157,10 @@ fn connect_from_there() -> io::Result<TcpStream> {
     Ok(TcpStream::from(socket))
 }
 
-/// Bytes that the kernel has sent, or is to send, and that are not acknowledged.
+/// Bytes in the kernel's send queue that the peer has not acknowledged, sent or not.
 fn unacknowledged(stream: &TcpStream) -> u64 {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: TIOCOUTQ, which is SIOCOUTQ, writes one int.
+    // SAFETY: TIOCOUTQ (the same number as SIOCOUTQ) writes one int.
     let result = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &mut bytes) };
     assert_eq!(result, 0);
     bytes as u64
@@ -188,7 +188,7 @@ fn clients_of_a_helper_on_the_stack_are_served() {
             ask(stream, round * 64, 64);
         }
     }
-    // A large request, in many batches, and the end of each.
+    // Each client finishes; then a new client sends a large request, which takes many batches.
     for stream in &clients {
         stream.shutdown(Shutdown::Write).unwrap();
         assert_eq!((&*stream).read(&mut [0]).unwrap(), 0);
@@ -214,9 +214,9 @@ fn nothing_is_acknowledged_that_would_be_lost_with_the_helper() {
     let stream = client(&rig);
     ask(&stream, 0, 500);
     wait_until("what the server has taken is acknowledged", || unacknowledged(&stream) == 0);
-    // The server takes nothing any more, though its kernel does.
+    // The server stops reading, while its kernel still acknowledges.
     server.is_holding.store(true, Ordering::SeqCst);
-    let first = client(&rig); // whatever woke it last is over
+    let first = client(&rig); // its messages end the `read` in which the server may still wait
     wait_until("the server holds", || server.waiting.load(Ordering::SeqCst) > 0);
     drop(first);
     let before = server.waiting.load(Ordering::SeqCst);
@@ -254,7 +254,7 @@ fn a_helper_that_dies_has_acknowledged_what_the_server_has_and_no_more() {
             server.is_holding.store(true, Ordering::SeqCst);
         }
     }
-    // Without a word to anybody.
+    // The helper ends without closing its connections.
     rig.stop_application();
     let unacknowledged: u64 = streams.iter().map(unacknowledged).sum();
     assert!(unacknowledged > 0, "it died in the midst of it");

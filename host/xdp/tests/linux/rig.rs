@@ -1,4 +1,4 @@
-//! The stack behind a TAP interface, in a namespace whose kernel is the other end.
+//! The stack on a TAP interface in a network namespace; the namespace's kernel is its peer.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -16,16 +16,16 @@ use spillway_xdp::{Driver, Faulted, Faults, FaultsOptions, Hosted, Stop, Tap};
 
 use crate::application::{Role, Roles, Tally, fill, is_right};
 
-/// So long a test waits for anything; nothing is as slow as that.
+/// Timeout of everything that a test waits for.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// The kernel's end.
+/// The kernel's address.
 pub const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
-/// The stack's end.
+/// The stack's address.
 pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
-/// The first listener's port; the others follow.
+/// The port of the first listener; the other listeners have the ports after it.
 pub const PORT: u16 = 7000;
 
-/// Whether this machine cannot run these tests; says why.
+/// Whether this machine cannot run these tests. Prints the reason.
 pub fn skipped() -> bool {
     let reason = unavailable();
     if let Some(reason) = &reason {
@@ -34,17 +34,17 @@ pub fn skipped() -> bool {
     reason.is_some()
 }
 
-/// What the stack's side has seen.
+/// The results of the stack's side.
 #[derive(Debug)]
 pub struct Seen {
     pub tally: Tally,
     pub counters: Counters,
     pub faulted: Faulted,
-    /// Connections that the stack still has.
+    /// Open connections of the stack.
     pub connections: usize,
 }
 
-/// A running stack and the kernel opposite.
+/// A stack and its peer, the kernel of a namespace.
 pub struct Rig {
     _lab: Lab,
     pub host: Host,
@@ -56,12 +56,12 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// The interface, with nobody behind it yet.
+    /// Creates the namespace and the interface. The stack is not started.
     pub fn new(name: &str) -> Rig {
         Rig::with_sysctls(name, &[])
     }
 
-    /// The same with settings of the kernel's end.
+    /// Like [`new`](Self::new), with sysctls for the kernel's end.
     pub fn with_sysctls(name: &str, sysctls: &[(&str, &str)]) -> Rig {
         let lab = Lab::new(name).unwrap();
         let sysctls = sysctls.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
@@ -81,7 +81,7 @@ impl Rig {
         rig
     }
 
-    /// Runs a command in the namespace and returns what it printed.
+    /// Runs a command in the namespace and returns its output.
     pub fn command(&self, words: &[&str]) -> String {
         let mut process = self.host.spawn(&Launch::new(words[0]).args(&words[1..])).unwrap();
         let status = process.wait(PATIENCE).unwrap();
@@ -90,12 +90,12 @@ impl Rig {
         printed
     }
 
-    /// Starts the stack: listeners from [`PORT`] on, connections to open, and what happens to frames.
+    /// Starts the stack with listeners from [`PORT`] on, connections to open, and faults.
     pub fn start(&mut self, listeners: Vec<Role>, to_open: Vec<(SocketAddr, Role)>, faults: FaultsOptions) {
         self.start_with(listeners, to_open, faults, |_| {});
     }
 
-    /// The same with other settings of the stack.
+    /// Like [`start`](Self::start); `change` adjusts the stack's settings.
     pub fn start_with(
         &mut self,
         listeners: Vec<Role>,
@@ -129,7 +129,7 @@ impl Rig {
         self.running = Some(std::thread::Builder::new().name("stack".into()).spawn(run).unwrap());
     }
 
-    /// Starts the stack with another application, which ends only when it is told to.
+    /// Starts the stack with another application; ends it only in [`stop_application`](Self::stop_application).
     pub fn start_application<A: Application + Send + 'static>(
         &mut self,
         application: A,
@@ -148,23 +148,23 @@ impl Rig {
         self.other = Some(std::thread::Builder::new().name("stack".into()).spawn(run).unwrap());
     }
 
-    /// Ends it in the midst of whatever it does.
+    /// Ends the application's thread at once, whatever its connections do.
     pub fn stop_application(&mut self) -> Counters {
         self.stop.set();
         self.other.take().unwrap().join().unwrap()
     }
 
-    /// A connection of the kernel's to the stack's listener of this number.
+    /// Connects the kernel to the stack's listener of this number.
     pub fn connect(&self, listener: u16) -> TcpStream {
         self.host.enter(|| connect(listener)).unwrap()
     }
 
-    /// A listening socket of the kernel's.
+    /// A listening socket at the kernel's end.
     pub fn listen(&self) -> TcpListener {
         self.host.enter(|| TcpListener::bind((THEIRS, 0)).unwrap()).unwrap()
     }
 
-    /// Waits until the stack has heard the end of all its connections, ends its loop and tells what it saw.
+    /// Waits until all connections of the stack have ended, ends its loop and returns its results.
     pub fn stop(mut self) -> Seen {
         let start = Instant::now();
         while self.served.load(Ordering::Relaxed) != 0 && start.elapsed() < PATIENCE {
@@ -181,7 +181,7 @@ impl Drop for Rig {
     }
 }
 
-/// From a thread inside the namespace.
+/// Connects to the stack's listener of this number, from a thread inside the namespace.
 pub fn connect(listener: u16) -> TcpStream {
     let target = SocketAddr::from((OURS, PORT + listener));
     let stream = TcpStream::connect_timeout(&target, PATIENCE).unwrap();
@@ -189,13 +189,13 @@ pub fn connect(listener: u16) -> TcpStream {
     stream
 }
 
-/// A test that waits for ever says nothing.
+/// Sets timeouts, so that a test fails rather than hangs.
 pub fn patient(stream: &TcpStream) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
 }
 
-/// Sends so many bytes of the pattern, then the end.
+/// Sends this many bytes of the pattern, then finishes.
 pub fn send_pattern(mut stream: &TcpStream, bytes: u64) {
     let (mut offset, mut chunk) = (0, [0; 64 * 1024]);
     while offset < bytes {
@@ -207,7 +207,7 @@ pub fn send_pattern(mut stream: &TcpStream, bytes: u64) {
     stream.shutdown(Shutdown::Write).unwrap();
 }
 
-/// Takes the pattern up to the end of the stream: how many bytes it had.
+/// Reads the pattern up to the end of the stream and returns its length in bytes.
 pub fn take_pattern(mut stream: &TcpStream) -> u64 {
     let (mut offset, mut chunk) = (0, [0; 64 * 1024]);
     loop {
@@ -221,7 +221,7 @@ pub fn take_pattern(mut stream: &TcpStream) -> u64 {
     }
 }
 
-/// Sends a message of the pattern and waits for it to come back.
+/// Sends a message of the pattern and checks that the peer returns it.
 pub fn ask(mut stream: &TcpStream, offset: u64, bytes: usize) {
     let (mut message, mut answer) = (vec![0; bytes], vec![0; bytes]);
     fill(offset, &mut message);

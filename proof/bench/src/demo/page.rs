@@ -49,7 +49,7 @@ fn introduction(demo: &Demo) -> Vec<String> {
             "Here an unmodified memcached may use {quota}, its network receive work included. {} clients ask it for \
              values of 64 bytes, each with at most one request outstanding, at times that do not depend on the \
              replies. After {:.0} s they ask for three times as much as the server can answer in time; at {:.0} s \
-             comes the word to move to a helper; at {:.0} s the burst is over, and they move back.",
+             relief is switched on and they move to a helper; at {:.0} s the burst is over, and they move back.",
             demo.setting.connections,
             plan.burst_ms as f64 / 1000.0,
             plan.decision_ms as f64 / 1000.0,
@@ -247,18 +247,18 @@ fn definitions() -> Vec<(String, String)> {
         ),
         entry(
             "moved",
-            "from the word to the last connection's first reply through the helper; each waits for its \
+            "from relief on to the last connection's first reply through the helper; each waits for its \
                pending reply before it moves",
         ),
         entry(
             "relief",
-            "from the word to the earliest moment (on a grid of 100 ms, by intended send time) from which \
+            "from relief on to the earliest moment (on a grid of 100 ms, by intended send time) from which \
                three seconds in a row each keep the SLA",
         ),
         entry(
             "drain floor",
             "the least time that the backlog of the burst takes to drain: what came in too much before \
-               the word, divided by what the helped server can do beyond the burst",
+               relief, divided by what the helped server can do beyond the burst",
         ),
         entry(
             "wrong, lost, reset",

@@ -165,7 +165,7 @@ pub(super) fn relief_line(demo: &Demo) -> String {
         format!("the backlog alone takes {ms:.0} ms to drain")
     });
     match demo.run.relief_ms() {
-        Some(ms) => format!("under the SLA {ms} ms after the word ({floor})"),
+        Some(ms) => format!("under the SLA {ms} ms after relief is switched on ({floor})"),
         None => format!("NOT under the SLA for three seconds before the burst was over ({floor})"),
     }
 }
@@ -266,7 +266,7 @@ mod tests {
             "relief on, 660 moved in 143 ms",
             "relieved",
             "clients direct again",
-            "under the SLA 400 ms after the word",
+            "under the SLA 400 ms after relief is switched on",
             "the backlog alone takes 533 ms to drain",
             "0 wrong, 0 lost, 0 resets of 288 000 replies",
             "310 ms",

@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Go on although others use the machine. The figures mean little then.
     #[arg(long, conflicts_with = "capacity")]
     anyway: bool,
-    /// Seconds of light load, of burst before the word, of burst after it, and afterwards.
+    /// Seconds of light load, of burst before relief is switched on, of burst after it, and afterwards.
     #[arg(long, value_name = "S,S,S,S", value_delimiter = ',', default_values_t = [6, 8, 12, 6])]
     times: Vec<u64>,
     /// How long the helper may wait to fill a batch [default: 0.4 of the SLA].

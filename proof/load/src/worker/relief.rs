@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use spillway_client::relief::{ActivationSettings, Move};
 use spillway_client::session::{SessionEvent, SessionSettings};
-use spillway_client::{Relief, ReliefSettings, Word};
+use spillway_client::{Override, Relief, ReliefSettings};
 
 use super::Worker;
 use super::connection::Link;
@@ -104,8 +104,8 @@ impl<P: Protocol> Worker<P> {
         self.touch_group(number);
     }
 
-    /// The operator's word, for all groups.
-    pub(super) fn relief_say(&mut self, word: Word) {
+    /// The operator's override, for all groups.
+    pub(super) fn relief_say(&mut self, word: Override) {
         for number in 0..self.groups.len() {
             self.groups[number].relief.say(Instant::now(), word, None);
             self.touch_group(number);

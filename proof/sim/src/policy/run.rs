@@ -1,7 +1,7 @@
 //! A run: the same course with help and without, and what was found.
 
 use serde::Serialize;
-use spillway_policy::Word;
+use spillway_policy::Override;
 
 use super::books::Violation;
 use super::canary::Canary;
@@ -58,9 +58,9 @@ pub fn run_loudly(seed: u64, canary: Option<Canary>) -> (Report, Vec<String>) {
 
 fn run_world(seed: u64, canary: Option<Canary>, is_loud: bool) -> (Report, Vec<String>) {
     let plan = Plan::draw(&mut Rng::new(seed));
-    let mut never = World::new(seed, plan.clone(), Word::Off, None);
+    let mut never = World::new(seed, plan.clone(), Override::Off, None);
     never.run();
-    let mut world = World::new(seed, plan, Word::Auto, canary);
+    let mut world = World::new(seed, plan, Override::Auto, canary);
     world.log = is_loud.then(Vec::new);
     world.run();
     world.books.finish(&world.plan, &never.books);

@@ -127,7 +127,7 @@ impl Server {
         self.course.backend(now)
     }
 
-    /// Looks at itself, as the release policy wants it. Whether it was quick.
+    /// ReleaseSchedule at itself, as the release policy wants it. Whether it was quick.
     pub fn look(&mut self, now: Time, helped_sessions: u32) -> bool {
         let passed = now.since(self.last_look).as_secs_f64().max(1e-9);
         let busy_percent = (self.busy.as_secs_f64() / passed * 100.0) as u32;

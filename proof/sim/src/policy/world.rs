@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use spillway_policy::activation::Notice;
-use spillway_policy::{Activation, ActivationSettings, Carrier, Order, Word};
+use spillway_policy::{Activation, ActivationSettings, Carrier, Order, Override};
 use spillway_transport::Time;
 
 use super::books::Books;
@@ -40,7 +40,7 @@ pub(super) struct World {
 
 impl World {
     /// `word`: of the operator, from the beginning.
-    pub fn new(seed: u64, plan: Plan, word: Word, canary: Option<Canary>) -> World {
+    pub fn new(seed: u64, plan: Plan, word: Override, canary: Option<Canary>) -> World {
         let mut rng = Rng::new(seed ^ 0x706f_6c69_6379);
         let mut settings = plan.settings;
         match canary {
@@ -77,11 +77,11 @@ impl World {
         world
     }
 
-    fn populate(&mut self, rng: &mut Rng, settings: ActivationSettings, word: Word) {
+    fn populate(&mut self, rng: &mut Rng, settings: ActivationSettings, word: Override) {
         for (process, members) in self.plan.processes.clone().into_iter().enumerate() {
             let mut activation =
                 Activation::new(Time::ZERO, settings, rng.word()).expect("settings in bounds");
-            if word != Word::Auto {
+            if word != Override::Auto {
                 activation.say(Time::ZERO, word, None);
             }
             let mut connections = std::collections::BTreeMap::new();
@@ -355,14 +355,14 @@ impl World {
         }
         let process = &mut self.processes[index as usize];
         while let Some(notice) = process.activation.poll_notice() {
-            if let Some(log) = self.log.as_mut().filter(|_| !matches!(notice, Notice::Word { .. })) {
+            if let Some(log) = self.log.as_mut().filter(|_| !matches!(notice, Notice::Override { .. })) {
                 log.push(format!("{:6} ms  process {index}: {notice}", self.now.as_nanos() / 1_000_000));
             }
         }
         if self.canary == Some(Canary::Forgetful) {
             let back_offs = process.activation.counters().back_offs;
             if std::mem::replace(&mut process.back_offs, back_offs) < back_offs {
-                process.activation.say(self.now, Word::Auto, None);
+                process.activation.say(self.now, Override::Auto, None);
             }
         }
         if let Some(at) = process.activation.poll_timeout()

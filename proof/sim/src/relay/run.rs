@@ -27,7 +27,7 @@ pub struct Report {
     pub broken: u64,
     /// Bytes delivered, both ways, each checked.
     pub delivered_bytes: u64,
-    /// Looks at replies that the server keeps until a client's TCP has acknowledged them.
+    /// ReleaseSchedule at replies that the server keeps until a client's TCP has acknowledged them.
     pub kept_looks: u64,
     /// Clients that helpers closed because memory was short.
     pub closed_for_memory: u64,

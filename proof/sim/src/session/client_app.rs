@@ -73,7 +73,7 @@ impl ClientApp {
         books.client_holds(self.id, self.unread);
     }
 
-    /// Looks whether the replies have ended, and how, and whether the session was closed in answer.
+    /// ReleaseSchedule whether the replies have ended, and how, and whether the session was closed in answer.
     pub(crate) fn looks(&mut self, driver: &Driver<LostReason>, canary: Option<Canary>, books: &Shared) {
         let Some(end) = driver.end() else { return };
         let mut books = books.borrow_mut();

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use spillway_auth::{Prover, prove};
 use spillway_batch::{CloseReason, Control, Id, Kind, LinkError, RefuseReason, Scratch, ServerEvent};
-use spillway_session::{FirstWords, Heard, Opened, Order, SessionHandle, StreamEvent};
+use spillway_session::{Heard, Opened, OpeningMessage, Order, SessionHandle, StreamEvent};
 use spillway_transport::{Conn, Time, Transport};
 use spillway_wire::preamble::PROOF_BYTES;
 use spillway_wire::session::{Opening, Position, Resumed};
@@ -88,7 +88,7 @@ impl Server {
         (id, kind, client, opening): (Id, Kind, SocketAddr, Opening),
     ) {
         let Some(role) = link.end.role() else { return };
-        let words = FirstWords { carrier: (conn, id), kind, client, opening };
+        let words = OpeningMessage { carrier: (conn, id), kind, client, opening };
         if kind == Kind::Reconnect && self.plants(Canary::FalseGone, 4) {
             return link.end.refuse(id, RefuseReason::Gone);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use spillway_policy::Word;
+use spillway_policy::Override;
 use spillway_relay::Relay;
 use spillway_session::Placement;
 use spillway_transport::Time;
@@ -263,7 +263,7 @@ impl World {
     fn operate(&mut self) {
         let Some(rng) = self.operator.as_mut().filter(|_| self.storm) else { return };
         let within = Duration::from_nanos(rng.scale(100_000, 500_000_000));
-        let word = rng.pick(&[Word::On, Word::Off, Word::Auto]);
+        let word = rng.pick(&[Override::On, Override::Off, Override::Auto]);
         let home = rng.chance(1, 2).then(|| rng.scale(1, 20) as usize);
         let next = Duration::from_nanos(rng.scale(2_000_000, 1_000_000_000));
         if let Node::Server(server) = &mut self.nodes[SERVER] {

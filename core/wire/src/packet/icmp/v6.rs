@@ -210,8 +210,7 @@ pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from([0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
 }
 
-/// Parses the target and the first Ethernet address in an option of kind `wanted`. An option of length 0 is an error (RFC
-/// 4861 §7.1.1).
+/// Parses the target and the first Ethernet address of kind `wanted`. Options of length 0 are errors (RFC 4861 §7.1.1).
 fn neighbour(bytes: &[u8], wanted: u8) -> Result<(Ipv6Addr, Option<Mac>), PacketError> {
     let (target, mut rest) = bytes.split_first_chunk::<16>().ok_or(PacketError::Truncated(Layer::Icmp))?;
     let target = Ipv6Addr::from(*target);

@@ -321,7 +321,7 @@ pub(super) mod tests {
 
     #[test]
     fn impossible_lengths_end_the_options() {
-        // RFC 9293 MUST-7: no crash, no endless loop. What came before counts.
+        // RFC 9293 MUST-7: no crash, no endless loop. Options before the invalid one remain valid.
         let mss = Options { mss: Some(1460), ..Options::default() };
         for bytes in [
             &[2, 4, 5, 180, 77, 0, 3, 3, 7][..],

@@ -42,7 +42,7 @@ struct Arrival {
     connections: Vec<u64>,
     /// Clients that stayed at the server.
     direct: u64,
-    /// From the word until the last was there.
+    /// From relief on until the last was there.
     within_ms: f64,
     /// Why that time shows nothing, if so. Who went where does not depend on it.
     spoilt: Option<String>,

@@ -42,7 +42,7 @@ pub enum Doubt {
 
 /// Watches one carrier. Round trips that were measured on one carrier are the first estimate for the next.
 #[derive(Clone, Debug)]
-pub struct Vigil {
+pub struct CarrierMonitor {
     patience: Patience,
     /// RFC 6298's SRTT and RTTVAR.
     smoothed: Option<(Duration, Duration)>,
@@ -56,10 +56,17 @@ pub struct Vigil {
     left: u32,
 }
 
-impl Vigil {
+impl CarrierMonitor {
     /// Begins to watch a carrier.
-    pub fn new(patience: Patience, now: Time) -> Vigil {
-        Vigil { patience, smoothed: None, heard_at: now, awaits_since: None, has_asked: false, left: 0 }
+    pub fn new(patience: Patience, now: Time) -> CarrierMonitor {
+        CarrierMonitor {
+            patience,
+            smoothed: None,
+            heard_at: now,
+            awaits_since: None,
+            has_asked: false,
+            left: 0,
+        }
     }
 
     /// Watches another carrier from now on. `attached_in`: how long its handshake took. The handshake counts as its first
@@ -68,7 +75,7 @@ impl Vigil {
     pub fn restart(&mut self, now: Time, attached_in: Duration) {
         let first = (attached_in, attached_in / 2);
         let smoothed = self.smoothed.map(|before| core::cmp::max_by_key(before, first, until_doubt));
-        *self = Vigil { smoothed, left: self.left, ..Vigil::new(self.patience, now) };
+        *self = CarrierMonitor { smoothed, left: self.left, ..CarrierMonitor::new(self.patience, now) };
     }
 
     /// The carrier was heard. `awaits`: an answer is still outstanding.
@@ -152,19 +159,19 @@ mod tests {
         Time(ms * 1_000_000)
     }
 
-    /// A vigil that has measured round trips of `ms` milliseconds.
-    fn measured(ms: u64) -> Vigil {
-        let mut vigil = Vigil::new(Patience::default(), at(0));
+    /// A monitor that has measured round trips of `ms` milliseconds.
+    fn measured(ms: u64) -> CarrierMonitor {
+        let mut monitor = CarrierMonitor::new(Patience::default(), at(0));
         for round in 0..50 {
-            vigil.awaits(at(round * 1000));
-            vigil.heard(at(round * 1000 + ms), false);
+            monitor.awaits(at(round * 1000));
+            monitor.heard(at(round * 1000 + ms), false);
         }
-        vigil
+        monitor
     }
 
     #[test]
     fn patience_follows_round_trips_between_floor_and_ceiling() {
-        let first = Vigil::new(Patience::default(), at(0));
+        let first = CarrierMonitor::new(Patience::default(), at(0));
         assert_eq!(first.timeout(), 1000 * MS);
         assert_eq!(measured(1).timeout(), 100 * MS);
         assert!((250 * MS..300 * MS).contains(&measured(250).timeout()), "{:?}", measured(250).timeout());
@@ -173,86 +180,86 @@ mod tests {
 
     #[test]
     fn a_silent_carrier_is_asked_half_way_and_then_left() {
-        let mut vigil = measured(1);
-        vigil.awaits(at(60_000));
-        assert_eq!((vigil.poll(at(60_049)), vigil.poll_timeout()), (None, at(60_050)));
-        assert_eq!(vigil.poll(at(60_050)), Some(Doubt::Ask));
-        assert_eq!((vigil.poll(at(60_099)), vigil.poll_timeout()), (None, at(60_100)));
-        assert_eq!(vigil.poll(at(60_100)), Some(Doubt::Leave));
+        let mut monitor = measured(1);
+        monitor.awaits(at(60_000));
+        assert_eq!((monitor.poll(at(60_049)), monitor.poll_timeout()), (None, at(60_050)));
+        assert_eq!(monitor.poll(at(60_050)), Some(Doubt::Ask));
+        assert_eq!((monitor.poll(at(60_099)), monitor.poll_timeout()), (None, at(60_100)));
+        assert_eq!(monitor.poll(at(60_100)), Some(Doubt::Leave));
     }
 
     #[test]
     fn a_sign_of_life_is_enough_while_an_answer_is_awaited() {
-        let mut vigil = measured(1);
-        vigil.awaits(at(60_000));
+        let mut monitor = measured(1);
+        monitor.awaits(at(60_000));
         for ms in (60_040..70_000).step_by(40) {
-            vigil.heard(at(ms), true);
-            assert_eq!(vigil.poll(at(ms + 39)), None);
+            monitor.heard(at(ms), true);
+            assert_eq!(monitor.poll(at(ms + 39)), None);
         }
-        assert_eq!(vigil.timeout(), 100 * MS, "a slow answer is no round trip until it is there");
+        assert_eq!(monitor.timeout(), 100 * MS, "a slow answer is no round trip until it is there");
     }
 
     #[test]
     fn an_idle_carrier_is_asked_and_left_if_it_does_not_answer() {
-        let mut vigil = measured(1);
+        let mut monitor = measured(1);
         let idle = 49_001 + 5_000;
-        assert_eq!((vigil.poll(at(idle - 1)), vigil.poll_timeout()), (None, at(idle)));
-        assert_eq!(vigil.poll(at(idle)), Some(Doubt::Ask));
-        vigil.heard(at(idle + 2), false);
-        assert_eq!(vigil.poll_timeout(), at(idle + 2 + 5_000));
-        assert_eq!(vigil.poll(at(idle + 5_002)), Some(Doubt::Ask));
-        assert_eq!(vigil.poll(at(idle + 5_102)), Some(Doubt::Leave));
+        assert_eq!((monitor.poll(at(idle - 1)), monitor.poll_timeout()), (None, at(idle)));
+        assert_eq!(monitor.poll(at(idle)), Some(Doubt::Ask));
+        monitor.heard(at(idle + 2), false);
+        assert_eq!(monitor.poll_timeout(), at(idle + 2 + 5_000));
+        assert_eq!(monitor.poll(at(idle + 5_002)), Some(Doubt::Ask));
+        assert_eq!(monitor.poll(at(idle + 5_102)), Some(Doubt::Leave));
     }
 
     #[test]
     fn another_carrier_begins_with_what_was_measured() {
-        let mut vigil = measured(1);
-        vigil.awaits(at(60_000));
-        vigil.restart(at(60_200), MS);
-        assert_eq!((vigil.timeout(), vigil.poll(at(60_300))), (100 * MS, None));
+        let mut monitor = measured(1);
+        monitor.awaits(at(60_000));
+        monitor.restart(at(60_200), MS);
+        assert_eq!((monitor.timeout(), monitor.poll(at(60_300))), (100 * MS, None));
     }
 
     #[test]
     fn a_carrier_whose_handshake_was_slow_gets_more_time() {
-        let mut vigil = measured(1);
-        vigil.restart(at(60_000), 100 * MS);
-        assert_eq!(vigil.timeout(), 300 * MS);
+        let mut monitor = measured(1);
+        monitor.restart(at(60_000), 100 * MS);
+        assert_eq!(monitor.timeout(), 300 * MS);
         for round in 1..20 {
-            vigil.awaits(at(60_000 + round));
-            vigil.heard(at(60_001 + round), false);
+            monitor.awaits(at(60_000 + round));
+            monitor.heard(at(60_001 + round), false);
         }
-        assert_eq!(vigil.timeout(), 100 * MS, "round trips of this carrier count from now on");
+        assert_eq!(monitor.timeout(), 100 * MS, "round trips of this carrier count from now on");
     }
 
     #[test]
     fn a_quick_handshake_does_not_shorten_what_was_measured() {
-        let mut vigil = measured(250);
-        let before = vigil.timeout();
-        vigil.restart(at(60_000), MS);
-        assert_eq!(vigil.timeout(), before);
+        let mut monitor = measured(250);
+        let before = monitor.timeout();
+        monitor.restart(at(60_000), MS);
+        assert_eq!(monitor.timeout(), before);
     }
 
     #[test]
     fn a_handshake_alone_measures_nothing() {
-        let mut vigil = Vigil::new(Patience::default(), at(0));
-        vigil.restart(at(2), 2 * MS);
-        assert_eq!(vigil.timeout(), 1000 * MS);
+        let mut monitor = CarrierMonitor::new(Patience::default(), at(0));
+        monitor.restart(at(2), 2 * MS);
+        assert_eq!(monitor.timeout(), 1000 * MS);
     }
 
     #[test]
     fn the_next_carrier_gets_more_time_until_it_has_answered() {
-        let mut vigil = measured(1);
+        let mut monitor = measured(1);
         for (round, patience_ms) in [(0, 100), (1, 200), (2, 400), (3, 800), (4, 1000), (5, 1000)] {
             let begin = 60_000 + round * 10_000;
-            vigil.restart(at(begin), MS);
-            vigil.awaits(at(begin));
-            assert_eq!(vigil.timeout(), patience_ms * MS);
-            assert_eq!(vigil.poll(at(begin + u64::from(patience_ms) / 2)), Some(Doubt::Ask));
-            assert_eq!(vigil.poll(at(begin + u64::from(patience_ms))), Some(Doubt::Leave));
+            monitor.restart(at(begin), MS);
+            monitor.awaits(at(begin));
+            assert_eq!(monitor.timeout(), patience_ms * MS);
+            assert_eq!(monitor.poll(at(begin + u64::from(patience_ms) / 2)), Some(Doubt::Ask));
+            assert_eq!(monitor.poll(at(begin + u64::from(patience_ms))), Some(Doubt::Leave));
         }
-        vigil.restart(at(200_000), MS);
-        vigil.awaits(at(200_000));
-        vigil.heard(at(200_001), false);
-        assert_eq!(vigil.timeout(), 100 * MS);
+        monitor.restart(at(200_000), MS);
+        monitor.awaits(at(200_000));
+        monitor.heard(at(200_001), false);
+        assert_eq!(monitor.timeout(), 100 * MS);
     }
 }

@@ -4,14 +4,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::status::HelperStatus;
 
-/// Looks nearer to each other than this are one look: two browsers do not spoil each other's rates.
+/// Snapshots nearer to each other than this are one look: two browsers do not spoil each other's rates.
 const LOOK_MIN_MS: u64 = 500;
 
 /// The look before the last, and the last.
 #[derive(Debug, Default)]
-pub(crate) struct Looks(Mutex<[Option<Arc<HelperStatus>>; 2]>);
+pub(crate) struct Snapshots(Mutex<[Option<Arc<HelperStatus>>; 2]>);
 
-impl Looks {
+impl Snapshots {
     /// Remembers a look. Returns one that is long enough ago.
     pub(crate) fn since(&self, status: &Arc<HelperStatus>) -> Option<Arc<HelperStatus>> {
         let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::Mutex;
 
-use spillway_policy::{Standing, Word};
+use spillway_policy::{CurrentOverride, Override};
 use spillway_session::Placement;
 use spillway_transport::Time;
 
@@ -12,11 +12,11 @@ use crate::{lock, sys};
 /// Clients move at random times within this, so that they do not all reach the server at once.
 const WITHIN: Duration = Duration::from_secs(1);
 
-static STANDING: Mutex<Option<Standing>> = Mutex::new(None);
+static STANDING: Mutex<Option<CurrentOverride>> = Mutex::new(None);
 
 /// The override in force at `now`.
-pub(crate) fn word(now: Time) -> Word {
-    lock(&STANDING).map_or(Word::Auto, |standing| standing.at(now))
+pub(crate) fn word(now: Time) -> Override {
+    lock(&STANDING).map_or(Override::Auto, |standing| standing.at(now))
 }
 
 /// Where sessions should be now.
@@ -25,8 +25,8 @@ pub(crate) fn placement() -> Placement {
 }
 
 /// Sets the override, for this time or for ever. Returns when it ends; `None` for never.
-pub(crate) fn say(word: Word, lasts: Option<Duration>) -> Option<Time> {
-    let mut standing = Standing::default();
+pub(crate) fn say(word: Override, lasts: Option<Duration>) -> Option<Time> {
+    let mut standing = CurrentOverride::default();
     standing.say(sys::now(), word, lasts);
     *lock(&STANDING) = Some(standing);
     standing.until()

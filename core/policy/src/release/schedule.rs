@@ -5,7 +5,7 @@ use core::time::Duration;
 use spillway_transport::Time;
 
 use super::{Release, ReleaseCounters, ReleaseNotice, ReleaseSettings, Sample};
-use crate::word::Word;
+use crate::relief_override::Override;
 
 /// Interval of looks. A burst that is relieved between two looks is seen only in part, so the interval is short.
 const LOOK: Duration = Duration::from_millis(250);
@@ -15,19 +15,19 @@ const TOGETHER: Duration = Duration::from_millis(50);
 /// A [`Release`] with its timing. At [`next_at`](Self::next_at) call [`look`](Self::look) if
 /// [`is_look_due`](Self::is_look_due), then [`take`](Self::take).
 #[derive(Debug)]
-pub struct Looks {
+pub struct ReleaseSchedule {
     release: Release,
     /// The override that `release` has.
-    word: Word,
+    word: Override,
     looked_at: Time,
     next_at: Time,
 }
 
-impl Looks {
+impl ReleaseSchedule {
     /// The first look is due after one interval. `seed`: see [`Release::new`].
-    pub fn new(now: Time, settings: ReleaseSettings, seed: u64) -> Looks {
+    pub fn new(now: Time, settings: ReleaseSettings, seed: u64) -> ReleaseSchedule {
         let release = Release::new(now, settings, seed);
-        Looks { release, word: Word::Auto, looked_at: now, next_at: now + LOOK }
+        ReleaseSchedule { release, word: Override::Auto, looked_at: now, next_at: now + LOOK }
     }
 
     /// The interval of looks.
@@ -46,8 +46,8 @@ impl Looks {
     }
 
     /// Passes a sample. The override *off* counts as *auto* here, because its caller has sent all sessions back already.
-    pub fn look(&mut self, now: Time, word: Word, sample: Sample) {
-        let word = if word == Word::On { Word::On } else { Word::Auto };
+    pub fn look(&mut self, now: Time, word: Override, sample: Sample) {
+        let word = if word == Override::On { Override::On } else { Override::Auto };
         if core::mem::replace(&mut self.word, word) != word {
             self.release.say(word);
         }
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn looks_go_on_and_sessions_return_in_bunches() {
         let settings = ReleaseSettings { low_for: Duration::from_secs(1), ..ReleaseSettings::default() };
-        let mut looks = Looks::new(Time::ZERO, settings, 1);
+        let mut looks = ReleaseSchedule::new(Time::ZERO, settings, 1);
         let (mut left, mut bunches, mut seen) = (1_000, 0, 0);
         while looks.next_at() < Time(20_000_000_000) {
             let now = looks.next_at();
@@ -94,7 +94,7 @@ mod tests {
                 let requests = if seen < 8 { 1_000 } else { 10 };
                 let sample =
                     Sample { requests, helped: requests, helped_sessions: left, ..Sample::default() };
-                looks.look(now, Word::Off, sample);
+                looks.look(now, Override::Off, sample);
             }
             let home = looks.take(now) as u32;
             assert!(home <= 30, "{home} at once");

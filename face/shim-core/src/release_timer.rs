@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
-use spillway_policy::release::Looks;
+use spillway_policy::release::ReleaseSchedule;
 use spillway_transport::Time;
 
 use crate::{prepared, sys};
@@ -18,7 +18,7 @@ static SERVED: AtomicU64 = AtomicU64::new(0);
 /// A session has begun: schedules a look, unless one is scheduled.
 pub(crate) fn begin() {
     if NEXT.load(Ordering::Relaxed) == u64::MAX && prepared::release_after().is_some() {
-        are_due(sys::now() + Looks::interval());
+        are_due(sys::now() + ReleaseSchedule::interval());
     }
 }
 
