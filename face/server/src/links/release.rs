@@ -1,5 +1,5 @@
-//! Measures a server's load for [`Settings::release`](crate::Settings::release): [`ReleaseSchedule`] releases helped sessions when
-//! requests have been few and fast for a while (PostMan §5.3).
+//! Measures a server's load for [`Settings::release`](crate::Settings::release): [`ReleaseSchedule`] releases helped
+//! sessions when requests have been few and fast for a while (PostMan §5.3).
 
 use std::mem::take;
 use std::time::Duration;

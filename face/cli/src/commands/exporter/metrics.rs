@@ -158,11 +158,11 @@ mod tests {
 
     #[test]
     fn every_metric_is_documented() {
-        let page = include_str!("../../../../../docs/monitoring.md");
+        let page = include_str!("../../../../../docs/server-metrics.md");
         for metric in Declared::metrics(&ALL) {
             let row =
                 format!("| `{}` | {} | {} |", metric.name, metric.kind.name(), metric.labels.join(", "));
-            assert!(page.contains(&row), "docs/monitoring.md has no row for this:\n{row} {} |", metric.help);
+            assert!(page.contains(&row), "docs/server-metrics.md has no row for this:\n{row} {} |", metric.help);
         }
     }
 
