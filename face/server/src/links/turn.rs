@@ -184,8 +184,8 @@ impl Links {
         self.note_reading(link);
     }
 
-    /// Sends everything that was composed, in one batch and one system call for each link. Call it at the end of a
-    /// turn, with the turn's time.
+    /// Sends everything that was composed, in one batch and one system call for each link. Call it at the end of a turn:
+    /// `now` ends the turn's service time, see [`Settings::release`](crate::Settings::release).
     pub fn flush(&mut self, now: Instant) {
         let time = self.time(now);
         if let Some(releasing) = &mut self.releasing {

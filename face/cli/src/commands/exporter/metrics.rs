@@ -162,7 +162,11 @@ mod tests {
         for metric in Declared::metrics(&ALL) {
             let row =
                 format!("| `{}` | {} | {} |", metric.name, metric.kind.name(), metric.labels.join(", "));
-            assert!(page.contains(&row), "docs/server-metrics.md has no row for this:\n{row} {} |", metric.help);
+            assert!(
+                page.contains(&row),
+                "docs/server-metrics.md has no row for this:\n{row} {} |",
+                metric.help
+            );
         }
     }
 
