@@ -134,7 +134,8 @@ impl Server {
                 self.handle(event);
             }
             // Each link gets one batch with all replies of this turn.
-            self.links.flush(now);
+            // The time of the end, not of the turn's beginning: the difference is the service time.
+            self.links.flush(Instant::now());
         }
     }
 

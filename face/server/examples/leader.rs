@@ -203,7 +203,8 @@ impl Leader {
             while let Some(event) = self.links.poll_event() {
                 self.handle(event)?;
             }
-            self.links.flush(now);
+            // The time of the end, not of the turn's beginning: the difference is the service time.
+            self.links.flush(Instant::now());
         }
     }
 

@@ -128,17 +128,26 @@ pub(super) fn handle(shared: &Arc<Mutex<ReliefSide>>) -> Result<c_int, Fault> {
         let known = |one: Move| Some((sessions.get(&one.member)?.upgrade()?, one));
         moves.into_iter().filter_map(known).collect()
     };
-    let mut moved = 0;
+    let (mut moved, mut failed) = (0, None);
     for (session, one) in moves {
-        let (mut side, now) = (lock(&session)?, Instant::now());
-        if !side.session.is_over() {
-            one.apply(now, &mut side.session)
-                .map_err(|error| Fault::system("a session cannot be moved", &error))?;
-            side.take_events(now);
-            moved += 1;
+        // One session's fault keeps no other from its move.
+        match apply(&session, one) {
+            Ok(has_moved) => moved += c_int::from(has_moved),
+            Err(fault) => failed = failed.or(Some(fault)),
         }
     }
-    Ok(moved)
+    failed.map_or(Ok(moved), Err)
+}
+
+/// Moves a session, unless it is over. Returns whether it did.
+fn apply(session: &Shared, one: Move) -> Result<bool, Fault> {
+    let (mut side, now) = (lock(session)?, Instant::now());
+    if side.session.is_over() {
+        return Ok(false);
+    }
+    one.apply(now, &mut side.session).map_err(|error| Fault::system("a session cannot be moved", &error))?;
+    side.take_events(now);
+    Ok(true)
 }
 
 /// Opens a session on the carrier that the relief chooses.

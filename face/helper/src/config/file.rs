@@ -78,6 +78,7 @@ pub fn read_text(text: &str, reading: &Reading) -> Result<HelperConfig, Vec<Prob
     let file: File = toml::from_str(text).map_err(|error| {
         // The parser's messages have their lists on lines of their own.
         let what = error.message().replace('\n', "; ");
+        let what = with_suggestion(&what).unwrap_or(what);
         vec![Problem::at(text, error.span().unwrap_or(0..0), what)]
     })?;
     let mut reader = Reader { text, reading, problems: Vec::new(), used: BTreeMap::new() };
@@ -92,6 +93,18 @@ pub fn read_text(text: &str, reading: &Reading) -> Result<HelperConfig, Vec<Prob
     }
     problems.sort_by_key(|problem| (problem.line, problem.column));
     if problems.is_empty() { Ok(config) } else { Err(problems) }
+}
+
+/// The least similarity (Jaro-Winkler, 0 to 1) of a key that is suggested for an unknown one.
+const SIMILAR_MIN: f64 = 0.8;
+
+/// The parser's message about an unknown key, with the known key that resembles it most. `None` if the message is about
+/// something else, or no key resembles it.
+fn with_suggestion(message: &str) -> Option<String> {
+    let (unknown, known) = message.strip_prefix("unknown field `")?.split_once('`')?;
+    let similar = |key: &&str| strsim::jaro_winkler(unknown, key);
+    let best = known.split('`').skip(1).step_by(2).max_by(|a, b| similar(a).total_cmp(&similar(b)))?;
+    (similar(&best) >= SIMILAR_MIN).then(|| format!("unknown field `{unknown}`, did you mean `{best}`?"))
 }
 
 /// Gathers problems; where there is one, the default stands in.
