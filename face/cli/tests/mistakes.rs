@@ -125,3 +125,12 @@ fn a_users_helper_is_found_without_a_socket_being_named() {
     assert!(String::from_utf8_lossy(&status.stdout).contains("cache"), "{status:?}");
     assert!(drained.status.success(), "{drained:?}");
 }
+
+#[test]
+fn a_sidecars_options_are_checked_without_starting_it() {
+    let output = run(&["sidecar", "--link", "127.0.0.1:11411", "--listen", "11211", "--check"]);
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && told.contains("OK: clients at 127.0.0.1:11211"), "{output:?}");
+    let told = error(&run(&["sidecar", "--link", "10.0.0.1:11411", "--listen", "11211", "--check"]));
+    assert!(told.contains("--client-key"), "{told}");
+}

@@ -17,6 +17,7 @@ use tracing::warn;
 
 use super::deprecated::renamed;
 use super::doctor::link_problem;
+use super::output;
 
 /// Helpers that are probed at the start.
 const PROBED_MAX: usize = 16;
@@ -157,6 +158,10 @@ pub(crate) struct Args {
     /// Serve Prometheus (/metrics), programs (/status) and health checks (/health) on this address. Without a password
     #[arg(long, value_name = "ADDR", env = "SPILLWAY_SIDECAR_METRICS")]
     metrics: Option<String>,
+
+    /// Check options, key files and names, print the result, and end. The exit code is 1 when something is wrong
+    #[arg(long)]
+    check: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -265,14 +270,33 @@ fn probe_link_ports(settings: &Settings, client_key: Option<PathBuf>) {
 
 pub(crate) fn run(args: Args) -> ExitCode {
     let client_key = args.client_key.clone();
+    if args.check {
+        return match args.settings() {
+            Ok(settings) => output::print([summary(&settings)]),
+            Err(error) => failed(&*error),
+        };
+    }
     let ended = args
         .settings()
         .inspect(|settings| probe_link_ports(settings, client_key))
         .and_then(|settings| spillway_sidecar::run(settings).map_err(Box::<dyn std::error::Error>::from));
-    ended.unwrap_or_else(|error| {
-        spillway_daemon::say(&format!("spillway: {error}"));
-        ExitCode::FAILURE
-    })
+    ended.unwrap_or_else(|error| failed(&*error))
+}
+
+fn failed(error: &dyn std::error::Error) -> ExitCode {
+    spillway_daemon::say(&format!("spillway: {error}"));
+    ExitCode::FAILURE
+}
+
+/// What a sidecar with these settings would do, in a line.
+fn summary(settings: &Settings) -> String {
+    let listeners: Vec<String> = settings.listen.iter().map(ToString::to_string).collect();
+    let helpers = match &settings.helpers {
+        None => "no helpers".to_owned(),
+        Some(Source::Static(all)) => format!("{} helpers", all.len()),
+        Some(_) => "helpers by name".to_owned(),
+    };
+    format!("OK: clients at {}, link port {}, {helpers}", listeners.join(", "), settings.server)
 }
 
 #[cfg(test)]
