@@ -91,11 +91,13 @@ fn keep_what_needs_a_restart(before: &HelperConfig, config: &mut HelperConfig) -
     keep("helper.engine", before.engine != config.engine);
     keep("helper.threads", before.threads != config.threads);
     keep("helper.socket", before.socket != config.socket);
+    keep("helper.admin_group", before.admin_group != config.admin_group);
     keep("helper.metrics", before.metrics != config.metrics);
     keep("helper.load_answers", before.load_answers != config.load_answers);
     config.engine = before.engine;
     config.threads = before.threads;
     config.socket.clone_from(&before.socket);
+    config.admin_group.clone_from(&before.admin_group);
     config.metrics = before.metrics;
     config.load_answers = before.load_answers;
     changed

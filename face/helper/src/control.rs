@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use spillway_daemon::{Answers, Manager};
+use spillway_daemon::{Answers, Manager, Rights};
 pub use spillway_daemon::{AskError, OverrideOutcome};
 use spillway_metrics::{Declared, Exposition};
 use spillway_policy::Override;
@@ -197,6 +197,13 @@ impl Answers for Control {
     type Request = Request;
     const NOT_A_REQUEST: &'static str = "not a request";
     const HAS_PAGE: bool = true;
+
+    fn needs(request: &Request) -> Rights {
+        match request {
+            Request::Status {} | Request::Connections { .. } => Rights::Read,
+            Request::Reload {} | Request::Drain { .. } | Request::Relief { .. } => Rights::Operate,
+        }
+    }
 
     fn answer(&self, request: Request) -> Result<Value, String> {
         match request {

@@ -52,7 +52,8 @@ impl Helper {
         let plan = Places::default().plan(&config, threads.count, &net)?;
         let relay = relay_config(&config, &plan.places, &threads);
         relay.check().map_err(StartError::Relay)?;
-        let ports = ControlPorts::bind(config.socket.as_deref(), config.metrics).map_err(StartError::Port)?;
+        let ports = ControlPorts::bind(config.socket.as_deref(), config.admin_group.as_ref(), config.metrics)
+            .map_err(StartError::Port)?;
 
         warn_of_useless_settings(&config);
         if config.engine == Engine::Auto {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use spillway_daemon::{Answers, AskError, OverrideOutcome};
+use spillway_daemon::{Answers, AskError, OverrideOutcome, Rights};
 use spillway_metrics::Exposition;
 use spillway_policy::Override;
 use tracing::info;
@@ -38,6 +38,13 @@ pub(crate) enum Request {
 impl Answers for Shared {
     type Request = Request;
     const NOT_A_REQUEST: &'static str = "not a request to a sidecar";
+
+    fn needs(request: &Request) -> Rights {
+        match request {
+            Request::Status {} => Rights::Read,
+            Request::Relief { .. } => Rights::Operate,
+        }
+    }
 
     fn answer(&self, request: Request) -> Result<Value, String> {
         match request {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use spillway_batch::{AddressRange, Encryption};
 use spillway_client::Key;
-use spillway_daemon::PortError;
+use spillway_daemon::{AdminGroup, PortError};
 use spillway_discovery::{EtcdAccess, Source};
 use spillway_policy::{ASKED_DEFAULT, Override};
 use spillway_requests::Protocol;
@@ -79,6 +79,9 @@ pub struct Settings {
     pub drain_deadline: Duration,
     /// Answer `spillway status` here.
     pub socket: Option<PathBuf>,
+    /// The group whose members may override over the socket; every other user may read. `None`: who may connect, may
+    /// do both.
+    pub admin_group: Option<AdminGroup>,
     /// Answer Prometheus here.
     pub metrics: Option<SocketAddr>,
 }
@@ -106,6 +109,7 @@ impl Settings {
             max_memory: 256 << 20,
             drain_deadline: Duration::from_secs(30),
             socket: None,
+            admin_group: None,
             metrics: None,
         }
     }

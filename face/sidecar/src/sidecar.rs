@@ -58,7 +58,8 @@ impl Sidecar {
             settings.max_connections = connections;
         }
         let ports =
-            ControlPorts::bind(settings.socket.as_deref(), settings.metrics).map_err(StartError::Port)?;
+            ControlPorts::bind(settings.socket.as_deref(), settings.admin_group.as_ref(), settings.metrics)
+                .map_err(StartError::Port)?;
         let Bound { listeners, listen, files } = Bound::bind(&settings.listen)?;
 
         let settings = Arc::new(settings);

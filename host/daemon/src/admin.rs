@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::peer::Peer;
 use crate::socket_file::SocketFile;
 
 /// What one asker may take of us.
@@ -30,43 +31,59 @@ impl Default for Bounds {
 /// More than any answer has.
 pub const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// For its owner and group.
+/// The socket's permissions without an `admin_group`: who can connect, operates.
 const MODE: u32 = 0o660;
+/// With an `admin_group`: every user can connect and read.
+const MODE_FOR_READERS: u32 = 0o666;
 
 /// What is said to one asker too many.
 const BUSY: &str = "too many requests at one time; ask again";
 
-/// The socket, for its owner and group (mode 0660). Its file is removed when this is dropped.
+/// What an asker may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// Read what the daemon does.
+    Read,
+    /// Also change it.
+    Operate,
+}
+
+/// The socket. Its file is removed when this is dropped.
 #[derive(Debug)]
 pub struct AdminServer {
     file: SocketFile,
+    operators: Option<u32>,
     closed: Arc<AtomicBool>,
 }
 
 impl AdminServer {
-    /// Makes the socket. One that a killed program left is replaced; a file that is no socket, a symbolic link
-    /// among them, is left alone.
+    /// Makes the socket. Without `operators`, its owner and group may connect (mode 0660) and operate. With the number
+    /// of a group, every user may connect (mode 0666) and read; members of the group, the daemon's user and root operate.
+    ///
+    /// A socket that a killed program left is replaced; a file of another kind, such as a symbolic link, stays.
     ///
     /// # Errors
     /// `AddrInUse` where another program answers, or where there is something that is no socket.
-    pub fn bind(path: &Path) -> io::Result<AdminServer> {
-        Ok(AdminServer { file: SocketFile::bind(path, MODE)?, closed: Arc::default() })
+    pub fn bind(path: &Path, operators: Option<u32>) -> io::Result<AdminServer> {
+        let mode = if operators.is_some() { MODE_FOR_READERS } else { MODE };
+        Ok(AdminServer { file: SocketFile::bind(path, mode)?, operators, closed: Arc::default() })
     }
 
     /// Answers requests on threads of their own, until the server is dropped. `answer` makes
-    /// a document of a request's line; `refusal` makes one of a reason why there is none.
+    /// a document of a request's line and the asker's rights; `refusal` makes one of a reason why there is none.
     ///
     /// # Errors
     /// The host has no descriptors or threads left.
     pub fn serve(
         &self,
         bounds: Bounds,
-        answer: impl Fn(&str) -> String + Send + Sync + 'static,
+        answer: impl Fn(&str, Rights) -> String + Send + Sync + 'static,
         refusal: impl Fn(&str) -> String + Send + Sync + 'static,
     ) -> io::Result<()> {
         let listener = self.file.listener.try_clone()?;
         let desk = Arc::new(Desk {
             bounds,
+            operators: self.operators,
             answer: Box::new(answer),
             refusal: Box::new(refusal),
             askers: AtomicU32::new(0),
@@ -85,13 +102,15 @@ impl Drop for AdminServer {
     }
 }
 
-type Answer = Box<dyn Fn(&str) -> String + Send + Sync>;
+type Answer = Box<dyn Fn(&str, Rights) -> String + Send + Sync>;
+type Refusal = Box<dyn Fn(&str) -> String + Send + Sync>;
 
 /// What threads that answer share.
 struct Desk {
     bounds: Bounds,
+    operators: Option<u32>,
     answer: Answer,
-    refusal: Answer,
+    refusal: Refusal,
     askers: AtomicU32,
     closed: Arc<AtomicBool>,
 }
@@ -121,10 +140,19 @@ impl Desk {
 
     fn answer(&self, stream: &mut UnixStream) -> io::Result<()> {
         let document = match self.request(stream)? {
-            Ok(line) => (self.answer)(&line),
+            Ok(line) => (self.answer)(&line, self.rights(stream)),
             Err(why) => (self.refusal)(why),
         };
         self.say(stream, &document)
+    }
+
+    /// The rights of the process that connected. A process whose groups the kernel does not name reads only.
+    fn rights(&self, stream: &UnixStream) -> Rights {
+        let Some(operators) = self.operators else { return Rights::Operate };
+        match Peer::of(stream) {
+            Ok(peer) if peer.operates(operators) => Rights::Operate,
+            _ => Rights::Read,
+        }
     }
 
     /// A line, or what is wrong with it.

@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// The document that answers a request's line; `handle` makes the answer, or says why there is none.
-/// `unknown` says what a line is that is no `R`.
+/// `not_a_request` begins the refusal of any other line.
 pub fn answer<R: DeserializeOwned>(
     line: &str,
-    unknown: &str,
+    not_a_request: &str,
     handle: impl FnOnce(R) -> Result<Value, String>,
 ) -> String {
-    let request = serde_json::from_str(line).map_err(|error| format!("{unknown}: {error}"));
+    let request = serde_json::from_str(line).map_err(|error| format!("{not_a_request}: {error}"));
     match request.and_then(handle) {
         Ok(document) => text(&json!({ "ok": document })),
         Err(why) => refusal(&why),
@@ -71,7 +71,11 @@ impl fmt::Display for AskError {
                  --socket PATH names another one"
             ),
             AskError::Socket(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                write!(f, "{error}; it is for its owner and group")
+                write!(
+                    f,
+                    "{error}; the socket is for its owner and group, unless `admin_group` is set: become one of them, \
+                     or root"
+                )
             }
             AskError::Socket(error) => write!(f, "{error}"),
             AskError::Answer(what) => write!(f, "something else than a helper answers: {what}"),

@@ -10,9 +10,14 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use spillway_metrics::{CONTENT_TYPE, Exposition, HttpServer, Request, Response, process};
 
-use crate::admin::{AdminServer, Bounds};
+use crate::admin::{AdminServer, Bounds, Rights};
 use crate::documents::{answer, refusal};
+use crate::peer::AdminGroup;
 use crate::usual_sockets::create_usual_directory;
+
+/// The refusal of a change that an asker with [`Rights::Read`] asks for.
+const READ_ONLY: &str = "this user may read, but not change anything: be a member of the daemon's admin_group, its own \
+                         user or root";
 
 /// What a daemon answers, on threads of the ports.
 pub trait Answers: Send + Sync + 'static {
@@ -21,7 +26,10 @@ pub trait Answers: Send + Sync + 'static {
     /// What a line is called that is no such request.
     const NOT_A_REQUEST: &'static str;
 
-    /// The document that answers a request; an error is told to the asker.
+    /// The rights that a request needs.
+    fn needs(request: &Self::Request) -> Rights;
+
+    /// The document that answers a request, or why it is refused.
     fn answer(&self, request: Self::Request) -> Result<Value, String>;
 
     /// Writes every metric but those of the process.
@@ -69,14 +77,19 @@ pub struct ControlPorts {
 }
 
 impl ControlPorts {
-    /// Makes those that are wanted.
+    /// Makes the ports that are given. `admin_group` is the group whose members operate, as of [`AdminServer::bind`].
     ///
     /// # Errors
     /// The first that cannot be made.
-    pub fn bind(socket: Option<&Path>, metrics: Option<SocketAddr>) -> Result<ControlPorts, PortError> {
+    pub fn bind(
+        socket: Option<&Path>,
+        admin_group: Option<&AdminGroup>,
+        metrics: Option<SocketAddr>,
+    ) -> Result<ControlPorts, PortError> {
         let admin = |path: &Path| {
             path.parent().into_iter().for_each(create_usual_directory);
-            AdminServer::bind(path).map_err(|error| PortError::Socket { path: path.to_owned(), error })
+            AdminServer::bind(path, admin_group.map(|group| group.id))
+                .map_err(|error| PortError::Socket { path: path.to_owned(), error })
         };
         let http = |address| HttpServer::bind(address).map_err(|error| PortError::Metrics { address, error });
         Ok(ControlPorts { admin: socket.map(admin).transpose()?, http: metrics.map(http).transpose()? })
@@ -89,8 +102,14 @@ impl ControlPorts {
     pub fn serve<A: Answers>(self, answers: &Arc<A>) -> io::Result<ServedPorts> {
         if let Some(admin) = &self.admin {
             let answers = Arc::clone(answers);
-            let document =
-                move |line: &str| answer(line, A::NOT_A_REQUEST, |request| answers.answer(request));
+            let document = move |line: &str, rights: Rights| {
+                answer(line, A::NOT_A_REQUEST, |request| {
+                    if A::needs(&request) == Rights::Operate && rights == Rights::Read {
+                        return Err(READ_ONLY.to_owned());
+                    }
+                    answers.answer(request)
+                })
+            };
             admin.serve(Bounds::default(), document, refusal)?;
         }
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use spillway_auth::Key;
 use spillway_batch::{AddressRange, PolicyKind};
+use spillway_daemon::AdminGroup;
 use spillway_helper::config::{HelperConfig, default_max_delay, read_file};
 use spillway_helper::control::Source;
 use spillway_values::{listen_address, parse_duration};
@@ -36,7 +37,8 @@ pub(crate) struct Args {
     /// Read all settings from this file; `spillway check FILE` finds mistakes in it
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "service", "listen", "link-listen", "key", "client_key", "allow_clients", "threads", "max_delay", "sla", "batch",
-        "max_connections", "drain_deadline", "require_encryption", "status_socket", "metrics", "proxy_protocol_from",
+        "max_connections", "drain_deadline", "require_encryption", "status_socket", "admin_group", "metrics",
+        "proxy_protocol_from",
     ])]
     config: Option<PathBuf>,
 
@@ -96,6 +98,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH", visible_alias = "socket")]
     status_socket: Option<PathBuf>,
 
+    /// Group, by name or number, whose members may reload, drain and override over the admin socket; every other user
+    /// may read [default: owner and group of the socket may do all]
+    #[arg(long, value_name = "GROUP")]
+    admin_group: Option<AdminGroup>,
+
     /// Serve Prometheus (/metrics), programs (/status), health checks (/health) and browsers (/) on this address:
     /// HOST:PORT, :PORT for all IPv4 addresses, or PORT for loopback. Without a password
     #[arg(long, value_name = "ADDR")]
@@ -148,6 +155,7 @@ impl Args {
             threads: self.threads,
             max_connections: self.max_connections,
             socket: self.status_socket.clone(),
+            admin_group: self.admin_group.clone(),
             metrics,
             drain_deadline: self.drain_deadline,
             ..HelperConfig::new(services)

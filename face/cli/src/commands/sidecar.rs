@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use spillway_auth::Key;
 use spillway_batch::{AddressRange, Encryption};
+use spillway_daemon::AdminGroup;
 use spillway_discovery::{EtcdAccess, EtcdFiles, Source};
 use spillway_policy::{ASKED_DEFAULT, Override};
 use spillway_sidecar::{Listen, Settings, loopback};
@@ -155,6 +156,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH", visible_alias = "socket", env = "SPILLWAY_SIDECAR_STATUS_SOCKET")]
     status_socket: Option<PathBuf>,
 
+    /// Group, by name or number, whose members may override relief over the admin socket; every other user may read
+    /// [default: owner and group of the socket may do both]
+    #[arg(long, value_name = "GROUP", env = "SPILLWAY_SIDECAR_ADMIN_GROUP")]
+    admin_group: Option<AdminGroup>,
+
     /// Serve Prometheus (/metrics), programs (/status) and health checks (/health) on this address. Without a password
     #[arg(long, value_name = "ADDR", env = "SPILLWAY_SIDECAR_METRICS")]
     metrics: Option<String>,
@@ -236,6 +242,7 @@ impl Args {
             max_connections: self.max_connections,
             max_memory: self.max_memory,
             drain_deadline: self.drain_deadline,
+            admin_group: self.admin_group,
             socket: self.status_socket.or_else(|| spillway_daemon::free_usual_socket("sidecar")),
             metrics: self.metrics.as_deref().map(listen_address).transpose()?,
             encryption,

@@ -14,6 +14,7 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use spillway_auth::Key;
 use spillway_batch::{AddressRange, PolicyKind};
+use spillway_daemon::AdminGroup;
 use spillway_discovery::{EtcdAccess, EtcdFiles};
 use toml::{Spanned, Value};
 
@@ -126,6 +127,7 @@ impl Reader<'_> {
             engine: self.engine(&helper.engine),
             threads: self.number(&helper.threads, 0..=1024).map_or(default.threads, |n| n as usize),
             socket: Some(socket),
+            admin_group: self.group(&helper.admin_group),
             metrics: self.metrics(&helper.metrics),
             max_connections: self
                 .number(&helper.max_connections, 1..=10_000_000)
@@ -369,6 +371,11 @@ impl Reader<'_> {
         }
         self.problem(span, "give an absolute path");
         None
+    }
+
+    fn group(&mut self, any: &Any) -> Option<AdminGroup> {
+        let (text, span) = self.string(any)?;
+        self.fine(&span, text.parse())
     }
 
     fn address(&mut self, any: &Any) -> Option<SocketAddr> {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::{AddressRange, PolicyKind, Role};
+use spillway_daemon::AdminGroup;
 use spillway_discovery::{EtcdAccess, EtcdFiles, EtcdPlace};
 
 pub use file::{Reading, host_name, read_file, read_text};
@@ -31,6 +32,9 @@ pub struct HelperConfig {
     pub threads: usize,
     /// Where status, reload and drain are asked for, if anywhere.
     pub socket: Option<PathBuf>,
+    /// The group whose members may reload, drain and override over the socket; every other user may read. `None`: who
+    /// may connect, may do all.
+    pub admin_group: Option<AdminGroup>,
     /// Where metrics and the status page are served, if anywhere.
     pub metrics: Option<SocketAddr>,
     /// Clients of all services and threads together.
@@ -104,6 +108,7 @@ impl HelperConfig {
             engine: Engine::default(),
             threads: 0,
             socket: None,
+            admin_group: None,
             metrics: None,
             max_connections: 50_000,
             max_memory_bytes: 1 << 30,

@@ -73,10 +73,14 @@ section! {
     /// Network threads, each with its own links. 0: one for each core that the process may use, each on its core.
     /// At most 1024. *Changed by a restart only.*
     threads: Any, "number", "0";
-    /// The admin socket, for its owner and group (mode 0660): status, reload, drain. An absolute path. The default is
-    /// `helper.sock` in `/run/spillway` for a user who may write there, otherwise in `$XDG_RUNTIME_DIR/spillway`. *Changed
-    /// by a restart only.*
+    /// The admin socket, for its owner and group (mode 0660): status, reload, drain and override. An absolute path. The
+    /// default is `helper.sock` in `/run/spillway` for a user who may write there, otherwise in
+    /// `$XDG_RUNTIME_DIR/spillway`. *Changed by a restart only.*
     socket: Any, "path", "\"/run/spillway/helper.sock\"";
+    /// A group, by name or number. With it, every user who can reach the admin socket may read (status and connections;
+    /// mode 0666), and only members of the group, the helper's own user and root may reload, drain and override. *Changed
+    /// by a restart only.*
+    admin_group: Any, "text", "none: who may connect, may do all";
     /// Where `/metrics`, `/status`, `/health` and the status page are served, read-only, to whoever can connect:
     /// `HOST:PORT`, or `:PORT` for every IPv4 address of this host. Off without it. *Changed by a restart only.*
     metrics: Any, "address", "off";

@@ -23,6 +23,10 @@ impl Display for HelperConfig {
             Some(path) => writeln!(f, "socket = {:?}", path.display().to_string())?,
             None => writeln!(f, "# no admin socket")?,
         }
+        match &self.admin_group {
+            Some(group) => writeln!(f, "admin_group = \"{group}\"")?,
+            None => writeln!(f, "# no admin_group")?,
+        }
         match &self.metrics {
             Some(address) => writeln!(f, "metrics = \"{address}\"")?,
             None => writeln!(f, "# no metrics")?,

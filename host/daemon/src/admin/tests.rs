@@ -33,8 +33,8 @@ impl Drop for Scratch {
 }
 
 fn serving(path: &Path, bounds: Bounds) -> AdminServer {
-    let server = AdminServer::bind(path).unwrap();
-    server.serve(bounds, |line| format!("<{line}>"), |why| format!("no: {why}")).unwrap();
+    let server = AdminServer::bind(path, None).unwrap();
+    server.serve(bounds, |line, _| format!("<{line}>"), |why| format!("no: {why}")).unwrap();
     server
 }
 
@@ -46,7 +46,7 @@ fn the_file_is_for_owner_and_group_and_is_cleaned_up() {
     assert_eq!(fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
     assert_eq!(ask(&path, "hello", LONG).unwrap(), "<hello>");
     assert_eq!(ask(&path, "", LONG).unwrap(), "<>");
-    let error = AdminServer::bind(&path).expect_err("somebody answers");
+    let error = AdminServer::bind(&path, None).expect_err("somebody answers");
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     drop(server);
     assert!(!path.exists());
@@ -57,10 +57,10 @@ fn what_was_left_is_replaced_and_what_is_no_socket_is_not() {
     let scratch = Scratch::new();
     let path = scratch.path("a.sock");
     drop(UnixListener::bind(&path).unwrap());
-    drop(AdminServer::bind(&path).expect("nobody answers there"));
+    drop(AdminServer::bind(&path, None).expect("nobody answers there"));
 
     fs::write(&path, "a file").unwrap();
-    assert_eq!(AdminServer::bind(&path).expect_err("a file").kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(AdminServer::bind(&path, None).expect_err("a file").kind(), io::ErrorKind::AddrInUse);
     assert_eq!(fs::read_to_string(&path).unwrap(), "a file");
     fs::remove_file(&path).unwrap();
 
@@ -69,7 +69,7 @@ fn what_was_left_is_replaced_and_what_is_no_socket_is_not() {
     drop(UnixListener::bind(&target).unwrap());
     for target in [target.clone(), scratch.path("nothing")] {
         symlink(&target, &path).unwrap();
-        assert_eq!(AdminServer::bind(&path).expect_err("a link").kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(AdminServer::bind(&path, None).expect_err("a link").kind(), io::ErrorKind::AddrInUse);
         assert!(fs::symlink_metadata(&path).unwrap().is_symlink());
         fs::remove_file(&path).unwrap();
     }
@@ -80,7 +80,7 @@ fn what_was_left_is_replaced_and_what_is_no_socket_is_not() {
 fn a_file_that_is_somebody_elses_by_now_is_not_removed() {
     let scratch = Scratch::new();
     let path = scratch.path("a.sock");
-    let first = AdminServer::bind(&path).unwrap();
+    let first = AdminServer::bind(&path, None).unwrap();
     fs::remove_file(&path).unwrap();
     let second = serving(&path, Bounds::default());
     drop(first);
@@ -125,4 +125,27 @@ fn who_answers_is_said_when_nobody_does() {
     let path = scratch.path("dead");
     drop(UnixListener::bind(&path).unwrap());
     assert_eq!(ask(&path, "x", LONG).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn who_is_not_in_the_admin_group_reads_only() {
+    let scratch = Scratch::new();
+    let path = scratch.path("a.sock");
+    let server = AdminServer::bind(&path, Some(0)).unwrap();
+    assert_eq!(fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
+    server.serve(Bounds::default(), |_, rights| format!("{rights:?}"), |why| format!("no: {why}")).unwrap();
+    // The daemon's own user operates, root or not.
+    assert_eq!(ask(&path, "", LONG).unwrap(), "Operate");
+
+    let desk = |operators| Desk {
+        bounds: Bounds::default(),
+        operators,
+        answer: Box::new(|_, _| String::new()),
+        refusal: Box::new(|_| String::new()),
+        askers: AtomicU32::new(0),
+        closed: Arc::default(),
+    };
+    let (stream, _other) = UnixStream::pair().unwrap();
+    assert_eq!(desk(None).rights(&stream), Rights::Operate);
+    assert_eq!(desk(Some(u32::MAX)).rights(&stream), Rights::Operate, "the own user");
 }

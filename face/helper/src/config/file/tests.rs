@@ -140,6 +140,7 @@ fn every_key_is_read() {
         engine = "auto"
         threads = 3
         socket = "/tmp/h.sock"
+        admin_group = "root"
         metrics = "127.0.0.1:9411"
         max_connections = 1_000
         max_memory = "2MiB"
@@ -181,6 +182,7 @@ fn every_key_is_read() {
     let service = &config.services[0];
     assert_eq!((config.name.as_str(), config.engine, config.threads), ("helper-1", Engine::Auto, 3));
     assert_eq!((config.max_connections, config.max_memory_bytes), (1000, 2 << 20));
+    assert_eq!(config.admin_group.as_ref().map(ToString::to_string).as_deref(), Some("root"));
     assert_eq!(config.metrics, Some("127.0.0.1:9411".parse().unwrap()));
     assert_eq!(config.drain_deadline, Duration::from_secs(60));
     assert_eq!((config.load_answers, config.network_bits), (false, Some(25_000_000_000)));
@@ -288,6 +290,7 @@ fn problems_have_line_column_and_a_next_step() {
         (helper("threads = -1"), "2:11: give a whole number from 0 to 1024"),
         (helper("threads = 1.5"), "2:11: give a whole number"),
         (helper("socket = \"helper.sock\""), "2:10: give an absolute path"),
+        (helper("admin_group = \"none-such\""), "2:15: there is no group \"none-such\" on this host"),
         (helper("metrics = \"nowhere\""), "2:11: nowhere has no port"),
         (helper("metrics = \"127.0.0.1:11211\""), "5:11: 127.0.0.1:11211 is used twice, by another metrics"),
         (helper("name = \"my helper\""), "2:8: a name has"),
