@@ -88,7 +88,8 @@ fn several_are_watched_at_the_same_time() {
     let took = began.elapsed();
     assert!(took < Duration::from_secs(6), "{took:?}");
     let list: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text} {error}"));
-    let found: Vec<String> = list.as_array().unwrap().iter().map(|one| one["pid"].to_string()).collect();
+    let found: Vec<String> =
+        list["result"].as_array().unwrap().iter().map(|one| one["pid"].to_string()).collect();
     assert_eq!((code, found), (Some(0), pids.to_vec()));
     // One that is not there keeps none of the others from being told.
     let (code, text, error) = spillway(&["assess", "4194305", second, "--seconds", "0.1"]);

@@ -40,7 +40,7 @@ fn helped_clients_are_seen_with_their_own_addresses() {
     for (number, client) in clients.iter_mut().enumerate() {
         client.set(&format!("key{number}"), &[b'x'; 100]);
     }
-    let list = |pid: u32| json(&["connections", &pid.to_string(), "--json"])[0].clone();
+    let list = |pid: u32| json(&["connections", &pid.to_string(), "--json"])["result"][0].clone();
     let listed = list(pid);
     assert_eq!((listed["pid"].as_u64(), &listed["is_fresh"]), (Some(pid.into()), &Value::Bool(true)));
     for client in &clients {
@@ -69,7 +69,7 @@ fn helped_clients_are_seen_with_their_own_addresses() {
     drop(clients);
     eventually("they are gone", || list(pid)["connections"].as_array().unwrap().is_empty());
     // By its link port, too.
-    assert_eq!(json(&["connections", &format!(":{}", scene.link.port()), "--json"])[0]["pid"], pid);
+    assert_eq!(json(&["connections", &format!(":{}", scene.link.port()), "--json"])["result"][0]["pid"], pid);
     let (is_fine, _, error) = spillway(&["connections", "no-such-server"]);
     assert!(!is_fine && error.contains(&pid.to_string()), "{error}");
 }

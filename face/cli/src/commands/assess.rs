@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use spillway_shim_core::status::find;
 
+use super::output::Report;
+use super::servers;
 use super::times::interval;
-use super::{output, servers};
 use model::{Estimate, Sample, Verdict};
 use process::Process;
 use sockets::{Counts, Socket};
@@ -57,17 +58,13 @@ pub(crate) fn run(args: Args) -> ExitCode {
 
 /// Prints what was found out, and tells what was not.
 fn report(args: &Args, assessed: Vec<Result<Assessed, String>>) -> ExitCode {
-    let (found, ended) = output::split_outcomes(assessed);
-    if !args.json {
-        return output::print_and_end(found.iter().map(as_text), ended);
-    }
-    let objects: Vec<Value> = found.iter().map(as_json).collect();
-    let document = match &objects[..] {
-        [] => None,
-        [one] if args.pids.len() == 1 => Some(format!("{one:#}")),
-        all => Some(format!("{:#}", json!(all))),
+    let (found, report) = Report::gather(assessed);
+    let mut objects: Vec<Value> = found.iter().map(as_json).collect();
+    let result = match args.pids.len() {
+        1 => objects.pop().unwrap_or_default(),
+        _ => json!(objects),
     };
-    output::print_and_end(document, ended)
+    Report { lines: found.iter().map(as_text).collect(), result, ..report }.print("assess", args.json)
 }
 
 /// One process.

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use serde_json::json;
 use spillway_helper::config::{read_file, reference};
 
-use super::output;
+use super::output::{self, Report};
 
 /// Check a helper's configuration file
 ///
@@ -16,6 +17,10 @@ pub(crate) struct Args {
     /// The configuration file
     #[arg(required_unless_present = "reference")]
     file: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long, conflicts_with_all = ["show", "reference"])]
+    json: bool,
 
     /// Print every value as it would be in force, defaults included
     #[arg(long)]
@@ -37,11 +42,19 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     match read_file(path, !args.without_keys) {
         Ok(config) if args.show => output::print([config.to_string().trim_end()]),
         Ok(config) => {
-            output::print([format!("{}: fine, {} services", path.display(), config.services.len())])
+            let services: Vec<&str> = config.services.iter().map(|service| service.name.as_str()).collect();
+            Report {
+                lines: vec![format!("{}: fine, {} services", path.display(), services.len())],
+                result: json!({ "file": path, "services": services, "problems": [] }),
+                ..Report::default()
+            }
+            .print("check", args.json)
         }
         Err(problems) => {
             eprintln!("{problems}");
-            ExitCode::FAILURE
+            let problems: Vec<String> = problems.to_string().lines().map(str::to_owned).collect();
+            let result = json!({ "file": path, "problems": problems });
+            Report { result, is_failure: true, ..Report::default() }.print("check", args.json)
         }
     }
 }

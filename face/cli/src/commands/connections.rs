@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use spillway_shim_core::status::{ConnectionStatus, ServerPage, ServerStatus};
 
-use super::{output, servers, sockets};
+use super::output::Report;
+use super::{servers, sockets};
 
 /// List clients with their own addresses
 ///
@@ -35,14 +36,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     limit: usize,
 
-    /// Print JSON: an object for a service, a list with one for each server
+    /// Print JSON: for a service its connections, for servers a list with one object for each
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    let unasked = match of_helper(&args) {
-        Ok(Some(ended)) => return ended,
+    report(&args).print("connections", args.json)
+}
+
+fn report(args: &Args) -> Report {
+    let unasked = match of_helper(args) {
+        Ok(Some(report)) => return report,
         Ok(None) => None,
         Err(why) => Some(why),
     };
@@ -50,31 +55,29 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Ok(pages) => pages,
         Err(error) => {
             let why = unasked.map(|why| format!("{why}; and ")).unwrap_or_default();
-            eprintln!("spillway: {why}{error}");
-            return ExitCode::FAILURE;
+            return Report::failed(format!("{why}{error}"));
         }
     };
     let refreshed = servers::refresh(&pages);
-    let (all, ended) = output::split_outcomes(
-        pages.iter().zip(refreshed).map(|(page, is_fresh)| list(page, is_fresh, args.limit)),
-    );
-    if args.json {
-        let all: Value = all.iter().map(Listed::as_json).collect();
-        return output::print_and_end([format!("{all:#}")], ended);
+    let lists = pages.iter().zip(refreshed).map(|(page, is_fresh)| list(page, is_fresh, args.limit));
+    let (all, report) = Report::gather(lists);
+    Report {
+        lines: all.iter().flat_map(Listed::lines).collect(),
+        result: all.iter().map(Listed::as_json).collect(),
+        warnings: all.iter().flat_map(Listed::warnings).collect(),
+        ..report
     }
-    output::print_and_end(all.iter().flat_map(Listed::lines), ended)
 }
 
 /// `None`: no helper is meant, or there is none. The error says why a helper that is there did not list a service of
 /// this name; it may be that of a server.
-fn of_helper(args: &Args) -> Result<Option<ExitCode>, String> {
+fn of_helper(args: &Args) -> Result<Option<Report>, String> {
     let Some(service) = &args.of else { return Ok(None) };
     let socket = args.socket.clone().unwrap_or_else(sockets::helper);
     match helper::of(&socket, service, args.limit) {
-        Ok(all) => Ok(Some(helper::print(&all, args.json))),
+        Ok(all) => Ok(Some(helper::report(&all))),
         Err(error) if args.socket.is_some() => {
-            eprintln!("spillway: {}: {error}", socket.display());
-            Ok(Some(ExitCode::FAILURE))
+            Ok(Some(Report::failed(format!("{}: {error}", socket.display()))))
         }
         Err(error) if error.is_absent() => Ok(None),
         Err(error) => Err(format!("{}: {error}", socket.display())),
@@ -89,26 +92,22 @@ struct Listed {
     /// Whether the server brought the numbers of bytes up to date.
     is_fresh: bool,
     connections: Vec<ConnectionStatus>,
+    /// Connections beyond the limit.
+    cut: u64,
+    /// Connections that the server could not put on its page.
+    unplaced: u64,
 }
 
 fn list(page: &ServerPage, is_fresh: std::io::Result<bool>, limit: usize) -> Result<Listed, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", page.path.display());
     let is_fresh = is_fresh.map_err(failed)?;
-    if !is_fresh {
-        eprintln!("spillway: server {} is too busy to bring the numbers of bytes up to date", page.pid);
-    }
     let status = page.status().map_err(failed)?;
     let mut connections = page.connections().map_err(failed)?;
     let (placed, total) = (connections.len() as u64, servers::connections(&status));
     connections.truncate(limit);
-    let listed = connections.len() as u64;
-    if placed > listed {
-        eprintln!("spillway: {} more are not listed; --limit N lists more", placed - listed);
-    }
-    if total > placed {
-        eprintln!("spillway: {} more connections have no place in the list", total - placed);
-    }
-    Ok(Listed { pid: page.pid, program: page.program(), status, is_fresh, connections })
+    let cut = placed - connections.len() as u64;
+    let unplaced = total.saturating_sub(placed);
+    Ok(Listed { pid: page.pid, program: page.program(), status, is_fresh, connections, cut, unplaced })
 }
 
 impl Listed {
@@ -131,6 +130,21 @@ impl Listed {
                 one.bytes_sent
             )
         })
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if !self.is_fresh {
+            warnings
+                .push(format!("server {} is too busy to bring the numbers of bytes up to date", self.pid));
+        }
+        if self.cut > 0 {
+            warnings.push(format!("{} more are not listed; --limit N lists more", self.cut));
+        }
+        if self.unplaced > 0 {
+            warnings.push(format!("{} more connections have no place in the list", self.unplaced));
+        }
+        warnings
     }
 
     fn as_json(&self) -> Value {

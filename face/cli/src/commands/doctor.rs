@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use spillway_wire::preamble::Role;
 
 use super::deprecated::renamed;
-use super::output;
+use super::output::Report;
 use finding::{Finding, State};
 
 /// Check what Spillway needs on this host
@@ -77,13 +77,10 @@ pub(crate) fn run(args: Args) -> ExitCode {
         findings.extend(probe::findings(server, key, role));
     }
     let is_fit = findings.iter().all(|finding| finding.state != State::Missing);
-    let ended = if is_fit { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    if args.json {
-        let list: Vec<Value> = findings.iter().map(Finding::as_json).collect();
-        let document = json!({ "is_fit": is_fit, "findings": list });
-        return output::print_and_end([format!("{document:#}")], ended);
-    }
-    output::print_and_end(findings, ended)
+    let list: Vec<Value> = findings.iter().map(Finding::as_json).collect();
+    let result = json!({ "is_fit": is_fit, "findings": list });
+    let lines = findings.iter().map(ToString::to_string).collect();
+    Report { lines, result, is_failure: !is_fit, ..Report::default() }.print("doctor", args.json)
 }
 
 /// Why a library client gets no link at this address, with the next step. Waits for up to some seconds.

@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use serde_json::json;
 use spillway_helper::control::{AskError, Draining, Request, ask};
 use spillway_helper::{HelperStatus, query};
 use spillway_values::parse_duration;
 
-use super::{output, sockets};
+use super::output::Report;
+use super::sockets;
 
 /// How often a drain that is waited for is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -35,17 +37,21 @@ pub(crate) struct Args {
     /// Admin socket of the helper [default: helper.sock in /run/spillway or $XDG_RUNTIME_DIR/spillway]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let socket = args.socket.clone().unwrap_or_else(sockets::helper);
-    drain(args, &socket).unwrap_or_else(|error| {
-        eprintln!("spillway: cannot drain {}: {}: {error}", args.target, socket.display());
-        ExitCode::FAILURE
-    })
+    let report = drain(args, &socket).unwrap_or_else(|error| {
+        Report::failed(format!("cannot drain {}: {}: {error}", args.target, socket.display()))
+    });
+    report.print("drain", args.json)
 }
 
-fn drain(args: &Args, socket: &Path) -> Result<ExitCode, AskError> {
+fn drain(args: &Args, socket: &Path) -> Result<Report, AskError> {
     let deadline_ms = args.deadline.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
     let request = Request::Drain { target: args.target.clone(), deadline_ms };
     let draining: Draining = ask(socket, &request)?;
@@ -62,8 +68,15 @@ fn drain(args: &Args, socket: &Path) -> Result<ExitCode, AskError> {
         counts.failed,
         counts.remaining
     );
-    let ended = if counts.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    Ok(output::print_and_end([line], ended))
+    let result = json!({
+        "services": draining.services,
+        "deadline_ms": draining.deadline_ms,
+        "moved": counts.moved,
+        "left": counts.left,
+        "failed": counts.failed,
+        "remaining": counts.remaining,
+    });
+    Ok(Report { lines: vec![line], result, is_failure: counts.failed > 0, ..Report::default() })
 }
 
 fn count(status: &HelperStatus, services: &[String]) -> spillway_helper::Drained {

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use serde_json::json;
+
+use super::output::Report;
 
 /// Create keys
 #[derive(Debug, clap::Args)]
@@ -21,19 +24,21 @@ enum KeyCommand {
     New {
         /// Where to write the key. The file must not exist
         file: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    let KeyCommand::New { file } = args.command;
-    match spillway_keys::write_new_key_file(&file) {
-        Ok(key) => {
-            println!("wrote key {} to {}", key.id(), file.display());
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("spillway: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let KeyCommand::New { file, json: as_json } = args.command;
+    let report = match spillway_keys::write_new_key_file(&file) {
+        Ok(key) => Report {
+            lines: vec![format!("wrote key {} to {}", key.id(), file.display())],
+            result: json!({ "key": key.id().to_string(), "file": file }),
+            ..Report::default()
+        },
+        Err(error) => Report::failed(error),
+    };
+    report.print("key new", as_json)
 }

@@ -215,7 +215,8 @@ fn load(args: Args) -> Result<bool, Error> {
     let config = config(args)?;
     let report = spillway_load::run(&config, surroundings)?;
     if let Some(mut file) = json {
-        let written = serde_json::to_writer(&mut file, &report).map_err(io::Error::from);
+        let envelope = envelope(&config, &report);
+        let written = serde_json::to_writer(&mut file, &envelope).map_err(io::Error::from);
         written
             .and_then(|()| file.write_all(b"\n"))
             .and_then(|()| file.flush())
@@ -225,6 +226,13 @@ fn load(args: Args) -> Result<bool, Error> {
         print(&report);
     }
     Ok(!failed(&config, &report))
+}
+
+/// The report for programs. It fails as the command does: on wrong, lost or missing replies.
+fn envelope(config: &Config, report: &Report) -> serde_json::Value {
+    let is_failure = failed(config, report);
+    let result = serde_json::json!(report);
+    super::output::Report { result, is_failure, ..Default::default() }.envelope("load")
 }
 
 fn print(report: &Report) {

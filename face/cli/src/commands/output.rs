@@ -1,16 +1,87 @@
-//! What commands print.
+//! What commands print: lines for people, or with `--json` one envelope for programs.
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, Write, stdout};
 use std::process::ExitCode;
 
-/// Prints lines on stdout. Whoever reads them may have seen enough (`| head`), which is no failure.
+use serde_json::{Value, json};
+
+use super::deprecated;
+
+/// Version of the envelope's form.
+const SCHEMA: u32 = 1;
+
+/// The result of a command.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// For people, on standard output.
+    pub lines: Vec<String>,
+    /// For programs.
+    pub result: Value,
+    /// Printed on standard error, too; the command's work is done nevertheless.
+    pub warnings: Vec<String>,
+    /// Printed on standard error, too.
+    pub errors: Vec<String>,
+    /// The exit code is 1, as it is with errors.
+    pub is_failure: bool,
+}
+
+impl Report {
+    /// A command that did nothing.
+    pub fn failed(error: impl Display) -> Report {
+        Report { errors: vec![error.to_string()], ..Report::default() }
+    }
+
+    /// Collects the outcomes of several actions. An error of one leaves the others' results.
+    pub fn gather<T>(outcomes: impl IntoIterator<Item = Result<T, String>>) -> (Vec<T>, Report) {
+        let (mut done, mut report) = (Vec::new(), Report::default());
+        for outcome in outcomes {
+            match outcome {
+                Ok(one) => done.push(one),
+                Err(error) => report.errors.push(error),
+            }
+        }
+        (done, report)
+    }
+
+    /// Prints the report, and returns the exit code.
+    pub fn print(self, command: &str, as_json: bool) -> ExitCode {
+        for text in self.warnings.iter().chain(&self.errors) {
+            eprintln!("spillway: {text}");
+        }
+        let ended = if self.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        if as_json {
+            return print_and_end([format!("{:#}", self.envelope(command))], ended);
+        }
+        print_and_end(self.lines, ended)
+    }
+
+    /// The document for programs; docs/commands.md has its schema.
+    pub fn envelope(self, command: &str) -> Value {
+        let mut envelope = json!({
+            "schema": SCHEMA,
+            "command": command,
+            "ok": self.is_ok(),
+            "warnings": self.warnings,
+            "errors": self.errors,
+        });
+        deprecated::result_at_top_level(&mut envelope, &self.result);
+        envelope["result"] = self.result;
+        envelope
+    }
+
+    fn is_ok(&self) -> bool {
+        self.errors.is_empty() && !self.is_failure
+    }
+}
+
+/// Prints lines on standard output. A reader that closes the pipe early (`| head`) is not a failure.
 pub(crate) fn print(lines: impl IntoIterator<Item: Display>) -> ExitCode {
     print_and_end(lines, ExitCode::SUCCESS)
 }
 
-/// Prints lines, and ends like this where they could be printed.
-pub(crate) fn print_and_end(lines: impl IntoIterator<Item: Display>, ended: ExitCode) -> ExitCode {
+/// Prints lines, and returns `ended` unless they cannot be printed.
+fn print_and_end(lines: impl IntoIterator<Item: Display>, ended: ExitCode) -> ExitCode {
     let mut out = BufWriter::new(stdout().lock());
     let printed = lines.into_iter().try_for_each(|line| writeln!(out, "{line}")).and_then(|()| out.flush());
     match printed {
@@ -22,17 +93,34 @@ pub(crate) fn print_and_end(lines: impl IntoIterator<Item: Display>, ended: Exit
     }
 }
 
-/// What went well, and how the command ends: what did not is told on stderr, and keeps nothing else from being done.
-pub(crate) fn split_outcomes<T>(all: impl IntoIterator<Item = Result<T, String>>) -> (Vec<T>, ExitCode) {
-    let (mut fine, mut ended) = (Vec::new(), ExitCode::SUCCESS);
-    for one in all {
-        match one {
-            Ok(one) => fine.push(one),
-            Err(error) => {
-                eprintln!("spillway: {error}");
-                ended = ExitCode::FAILURE;
-            }
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_envelope_says_what_was_done_and_what_failed() {
+        let (done, report) = Report::gather([Ok(1), Err("two".to_owned()), Ok(3)]);
+        let report = Report { result: json!({ "done": done }), warnings: vec!["slow".into()], ..report };
+        let expected = json!({
+            "schema": 1, "command": "count", "ok": false, "warnings": ["slow"], "errors": ["two"],
+            "result": { "done": [1, 3] },
+            "done": [1, 3],
+        });
+        assert_eq!(report.envelope("count"), expected);
+        let failed = Report { result: json!([]), is_failure: true, ..Report::default() }.envelope("x");
+        assert_eq!(
+            (&failed["ok"], &failed["result"], &failed["errors"]),
+            (&json!(false), &json!([]), &json!([]))
+        );
     }
-    (fine, ended)
+
+    #[test]
+    fn a_result_does_not_replace_the_envelopes_own_fields() {
+        let result = json!({ "command": "other", "ok": 7 });
+        let envelope = Report { result: result.clone(), ..Report::default() }.envelope("status");
+        assert_eq!(
+            (&envelope["command"], &envelope["ok"], &envelope["result"]),
+            (&json!("status"), &json!(true), &result)
+        );
+    }
 }

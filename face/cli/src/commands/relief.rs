@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use spillway_batch::Role;
 use spillway_helper::control::{AskError, OverrideOutcome, Request, ask};
 use spillway_policy::Override;
 use spillway_shim_core::status::{self, ServerPage, ask_all};
 use spillway_values::parse_duration;
 
+use super::output::Report;
 use super::servers::Unclear;
-use super::{output, servers, sockets};
+use super::{servers, sockets};
 
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -53,22 +54,35 @@ pub(crate) struct Args {
     /// Admin socket of a helper or sidecar; repeat for more [default: those in /run/spillway and of sidecars' units]
     #[arg(long = "socket", value_name = "PATH")]
     sockets: Vec<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a helper, sidecar or server did with the override.
+struct Outcome {
+    line: String,
+    object: Value,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let told = match tell(args) {
-        Ok(told) => told,
-        Err(error) => {
-            eprintln!("spillway: relief {}: {error}", args.service);
-            return ExitCode::FAILURE;
+    let report = match override_relief(args) {
+        Ok(outcomes) => {
+            let (done, report) = Report::gather(outcomes);
+            let (lines, objects): (Vec<String>, Vec<Value>) =
+                done.into_iter().map(|done| (done.line, done.object)).unzip();
+            let result =
+                json!({ "service": args.service, "override": args.word.name(), "outcomes": objects });
+            Report { lines, result, ..report }
         }
+        Err(error) => Report::failed(format!("relief {}: {error}", args.service)),
     };
-    let (lines, ended) = output::split_outcomes(told);
-    output::print_and_end(lines, ended)
+    report.print("relief", args.json)
 }
 
-/// What each of them did. The error: nobody knows the service.
-fn tell(args: &Args) -> Result<Vec<Result<String, String>>, String> {
+/// The outcome at each helper, sidecar and server. The error: none of them has the service.
+fn override_relief(args: &Args) -> Result<Vec<Result<Outcome, String>>, String> {
     let mut told = Vec::new();
     let mut unknown = Vec::new();
     // Before anybody is told: where a name is not clear nothing changes.
@@ -100,12 +114,13 @@ fn tell(args: &Args) -> Result<Vec<Result<String, String>>, String> {
     if told.is_empty() { Err(unknown.join("; ")) } else { Ok(told) }
 }
 
-fn tell_helper(args: &Args, socket: &Path) -> Result<String, AskError> {
+fn tell_helper(args: &Args, socket: &Path) -> Result<Outcome, AskError> {
     let lasts_ms = args.lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
     let (service, word) = (args.service.clone(), args.word.to_string());
     let said: OverrideOutcome = ask(socket, &Request::Relief { service, word, lasts_ms })?;
     let left = if args.wait { await_fewer(|| clients(args, socket))? } else { said.clients };
-    Ok(format!("{} at {}: relief {}{}", args.service, socket.display(), said.word, to_go(left)))
+    let line = format!("{} at {}: relief {}{}", args.service, socket.display(), said.word, to_go(left));
+    Ok(Outcome { line, object: json!({ "socket": socket, "clients_to_move": left }) })
 }
 
 /// Clients of a helper or a sidecar that are not where the word wants them.
@@ -130,12 +145,16 @@ fn to_go(clients: u64) -> String {
 }
 
 /// What has become of it, at a server that was told.
-fn told_server(args: &Args, page: &ServerPage) -> Result<String, String> {
+fn told_server(args: &Args, page: &ServerPage) -> Result<Outcome, String> {
     let misplaced =
         || misplaced(args.word, page).map_err(|error| format!("{}: {error}", page.path.display()));
     let left = if args.wait { await_fewer(misplaced)? } else { 0 };
+    let object = json!({ "pid": page.pid, "program": page.program(), "connections_to_move": left });
     let left = if left == 0 { String::new() } else { format!(", {left} connections stay") };
-    Ok(format!("server {} {}: relief {}{left}", page.pid, page.program(), args.word))
+    Ok(Outcome {
+        line: format!("server {} {}: relief {}{left}", page.pid, page.program(), args.word),
+        object,
+    })
 }
 
 /// How many are left, once they do not become fewer any more.

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use serde_json::json;
 use spillway_helper::control::{Changed, Request, ask};
 
-use super::{output, sockets};
+use super::output::Report;
+use super::sockets;
 
 /// Reload a helper's settings
 ///
@@ -17,7 +19,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 
-    /// Print the outcome as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -27,14 +29,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let changed = match ask::<Changed>(&socket, &Request::Reload {}) {
         Ok(changed) => changed,
         Err(error) => {
-            eprintln!("spillway: not reloaded, everything stays as it was: {}: {error}", socket.display());
-            return ExitCode::FAILURE;
+            let why = format!("not reloaded, everything stays as it was: {}: {error}", socket.display());
+            return Report::failed(why).print("reload", args.json);
         }
     };
-    if args.json {
-        return output::print([serde_json::json!(changed)]);
-    }
     let restart = changed.restart.iter().map(|key| format!("{key}: its new value needs a restart"));
     let summary = format!("reloaded, {} changes", changed.changes.len());
-    output::print(changed.changes.iter().cloned().chain(restart).chain([summary]))
+    let lines = changed.changes.iter().cloned().chain(restart).chain([summary]).collect();
+    Report { lines, result: json!(changed), ..Report::default() }.print("reload", args.json)
 }

@@ -3,10 +3,12 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use spillway_shim_core::status::{Request, ServerPage, State, ask_all};
 
+use super::output::Report;
+use super::servers;
 use super::times::time_or_seconds;
-use super::{output, servers};
 
 /// Give up waiting for an answer after this.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -51,6 +53,9 @@ struct Which {
     /// All servers of this name; without a name, all servers of this host
     #[arg(long)]
     all: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
@@ -61,22 +66,24 @@ pub(crate) fn run(args: Args) -> ExitCode {
         }
         What::On { which } => (which, Request::On, None, "switching on"),
     };
+    let command = if matches!(request, Request::On) { "server on" } else { "server off" };
     let pages = match servers::choose(which.server.as_deref(), which.all) {
         Ok(pages) => pages,
-        Err(error) => {
-            eprintln!("spillway: {error}");
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return Report::failed(error).print(command, which.json),
     };
     servers::announce(what, &pages);
     // All are asked before one is waited for, and one that does not obey keeps none of the others.
     let answers = ask_all(&pages, request, PATIENCE);
-    let (lines, ended) = output::split_outcomes(pages.iter().zip(answers).map(|(page, answer)| {
+    let (done, report) = Report::gather(pages.iter().zip(answers).map(|(page, answer)| {
         servers::obeyed(page, answer)?;
-        let state = outcome(page, until)?;
-        Ok(format!("server {} {}: {}", page.pid, page.program(), state.name()))
+        Ok((page, outcome(page, until)?))
     }));
-    output::print_and_end(lines, ended)
+    let line = |(page, state): &(&ServerPage, State)| {
+        format!("server {} {}: {}", page.pid, page.program(), state.name())
+    };
+    let object = |(page, state): &(&ServerPage, State)| json!({ "pid": page.pid, "program": page.program(), "state": state.name() });
+    let result = json!({ "servers": done.iter().map(object).collect::<Vec<Value>>() });
+    Report { lines: done.iter().map(line).collect(), result, ..report }.print(command, which.json)
 }
 
 /// How it is then, or once its links have ended.

@@ -11,7 +11,8 @@ use spillway_helper::control::{AskError, Request, ask};
 use spillway_shim_core::status::{Unreadable, find};
 use spillway_sidecar::SidecarStatus;
 
-use super::{output, servers, sockets};
+use super::output::Report;
+use super::{servers, sockets};
 
 /// Show helpers, sidecars and servers of this host
 ///
@@ -31,10 +32,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    match &args.socket {
-        Some(socket) => one(socket, args.json),
-        None => everything(args.json),
-    }
+    let report = match &args.socket {
+        Some(socket) => one(socket),
+        None => everything(),
+    };
+    report.print("status", args.json)
 }
 
 /// Whoever answers at an admin socket.
@@ -54,10 +56,10 @@ impl Answer {
         serde_json::from_value(document).map(Answer::Helper).map_err(answer)
     }
 
-    fn to_json(&self) -> String {
+    fn as_json(&self) -> Value {
         match self {
-            Answer::Helper(status) => status.to_json(),
-            Answer::Sidecar(status) => status.to_json(),
+            Answer::Helper(status) => json!(status),
+            Answer::Sidecar(status) => json!(status),
         }
     }
 }
@@ -71,15 +73,16 @@ impl fmt::Display for Answer {
     }
 }
 
-fn one(socket: &Path, as_json: bool) -> ExitCode {
+fn one(socket: &Path) -> Report {
     match Answer::of(socket) {
-        Ok(answer) if as_json => output::print([answer.to_json().trim_end()]),
-        Ok(answer) => output::print([answer]),
-        Err(error) => failed(&cannot_ask(socket, &error)),
+        Ok(answer) => {
+            Report { lines: vec![answer.to_string()], result: answer.as_json(), ..Report::default() }
+        }
+        Err(error) => Report::failed(cannot_ask(socket, &error)),
     }
 }
 
-fn everything(as_json: bool) -> ExitCode {
+fn everything() -> Report {
     let (mut helpers, mut sidecars, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for socket in sockets::all() {
         match Answer::of(&socket) {
@@ -94,23 +97,18 @@ fn everything(as_json: bool) -> ExitCode {
     let servers: Vec<_> = pages.iter().filter_map(|page| Some((page, page.status().ok()?))).collect();
     if helpers.is_empty() && sidecars.is_empty() && servers.is_empty() {
         let nobody = failures.into_iter().next().unwrap_or_else(nobody_there);
-        return failed(&format!("{nobody}; and {}", servers::none_found(&unreadable)));
-    }
-    // Those that do not answer keep nobody from seeing the others.
-    failures.into_iter().chain(unread(&unreadable)).for_each(|what| eprintln!("spillway: {what}"));
-    if as_json {
-        let servers: Vec<Value> =
-            servers.iter().map(|(page, status)| servers::as_json(page, status)).collect();
-        let (helper, sidecar) = (helpers.first(), sidecars.first());
-        return output::print([format!(
-            "{:#}",
-            json!({
-                "helper": helper, "helpers": helpers, "sidecar": sidecar, "sidecars": sidecars, "servers": servers
-            })
-        )]);
+        return Report::failed(format!("{nobody}; and {}", servers::none_found(&unreadable)));
     }
     let here = helpers.iter().map(ToString::to_string).chain(sidecars.iter().map(ToString::to_string));
-    output::print(here.chain(servers.iter().map(|(page, status)| servers::as_text(page, status))))
+    let lines = here.chain(servers.iter().map(|(page, status)| servers::as_text(page, status))).collect();
+    let servers: Vec<Value> = servers.iter().map(|(page, status)| servers::as_json(page, status)).collect();
+    let (helper, sidecar) = (helpers.first(), sidecars.first());
+    let result = json!({
+        "helper": helper, "helpers": helpers, "sidecar": sidecar, "sidecars": sidecars, "servers": servers
+    });
+    // Daemons that do not answer are warnings: the others are shown.
+    let warnings = failures.into_iter().chain(unread(&unreadable)).collect();
+    Report { lines, result, warnings, ..Report::default() }
 }
 
 /// Pages that cannot be read: those of other users in one line, since they are no fault.
@@ -138,11 +136,6 @@ fn nobody_there() -> String {
 
 fn cannot_ask(socket: &Path, error: &AskError) -> String {
     format!("cannot ask {}: {error}", socket.display())
-}
-
-fn failed(why: &str) -> ExitCode {
-    eprintln!("spillway: {why}");
-    ExitCode::FAILURE
 }
 
 #[cfg(test)]

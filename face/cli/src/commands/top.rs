@@ -19,6 +19,7 @@ use screen::Screen;
 use servers::SeenServer;
 use sidecars::SeenSidecar;
 
+use super::output::Report;
 use super::sockets;
 use super::times::interval;
 
@@ -150,7 +151,8 @@ fn print(args: &Args, seen: &Look) -> io::Result<()> {
     let helpers: Vec<Value> = seen.helpers.iter().map(as_json).collect();
     let sidecars: Vec<Value> = seen.sidecars.iter().map(SeenSidecar::as_json).collect();
     let servers: Vec<Value> = seen.servers.iter().map(SeenServer::as_json).collect();
-    let document = json!({ "helpers": helpers, "sidecars": sidecars, "servers": servers });
+    let result = json!({ "helpers": helpers, "sidecars": sidecars, "servers": servers });
+    let document = Report { result, ..Report::default() }.envelope("top");
     if args.once { writeln!(out, "{document:#}") } else { writeln!(out, "{document}") }
 }
 

@@ -1,29 +1,27 @@
 //! The clients of a helper's service.
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use serde_json::json;
 use spillway_helper::control::{AskError, Request, ask};
 use spillway_helper::{Connection, Connections};
 
-use crate::commands::output;
+use crate::commands::output::Report;
 
 /// Asks the helper that serves this socket.
 pub(super) fn of(socket: &Path, service: &str, limit: usize) -> Result<Connections, AskError> {
     ask(socket, &Request::Connections { service: service.to_owned(), limit })
 }
 
-pub(super) fn print(all: &Connections, as_json: bool) -> ExitCode {
-    if as_json {
-        return output::print([format!("{:#}", json!(all))]);
+pub(super) fn report(all: &Connections) -> Report {
+    let cut = all.total.saturating_sub(all.connections.len() as u64);
+    let warning = format!("{cut} more are not listed; --limit N lists more");
+    Report {
+        lines: all.connections.iter().map(|one| line(&all.service, one)).collect(),
+        result: json!(all),
+        warnings: if cut > 0 { vec![warning] } else { Vec::new() },
+        ..Report::default()
     }
-    let printed = output::print(all.connections.iter().map(|one| line(&all.service, one)));
-    let shown = all.connections.len() as u64;
-    if all.total > shown {
-        eprintln!("spillway: {} more are not listed; --limit N lists more", all.total - shown);
-    }
-    printed
 }
 
 fn line(service: &str, one: &Connection) -> String {
