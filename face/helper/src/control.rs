@@ -15,11 +15,10 @@ use tracing::{error, info};
 use crate::config::HelperConfig;
 use crate::connections::Connections;
 use crate::health::health;
+use crate::history::History;
 use crate::metrics;
 use crate::page;
-use crate::rates::Rates;
 use crate::running::Running;
-use crate::snapshots::Snapshots;
 use crate::status::HelperStatus;
 
 /// Where settings come from: at the start, and at each reload. Its errors tell the operator the next step.
@@ -90,19 +89,22 @@ pub(crate) struct Control {
     /// One change at a time.
     source: Mutex<Option<Source>>,
     manager: Manager,
-    /// For rates on the page.
-    looks: Snapshots,
+    history: Arc<History>,
 }
 
 impl Control {
     pub(crate) fn new(running: Arc<Running>, source: Option<Source>) -> Control {
         // Programs that embed a helper have their own word with their manager.
         let manager = if source.is_some() { Manager::from_environment() } else { Manager::default() };
-        Control { running, source: Mutex::new(source), manager, looks: Snapshots::default() }
+        Control { running, source: Mutex::new(source), manager, history: Arc::default() }
     }
 
-    pub(crate) fn running(&self) -> &Running {
+    pub(crate) fn running(&self) -> &Arc<Running> {
         &self.running
+    }
+
+    pub(crate) fn history(&self) -> &Arc<History> {
+        &self.history
     }
 
     pub(crate) fn manager(&self) -> &Manager {
@@ -235,9 +237,11 @@ impl Answers for Control {
     }
 
     fn page(&self) -> String {
-        let status = Arc::new(self.running.status());
-        let rates = self.looks.since(&status).and_then(|before| Rates::between(&before, &status));
-        page::html(&status, rates.as_ref())
+        page::html(&self.running.status(), &self.history.rates())
+    }
+
+    fn text(&self, path: &str) -> Option<&'static str> {
+        page::document(path)
     }
 }
 

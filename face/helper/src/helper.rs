@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use crate::config::{Engine, HelperConfig, StartError};
 use crate::contexts::{Threads, context, net_config, relay_config, spawn};
 use crate::control::{Control, Source};
+use crate::history::Sampler;
 use crate::listeners::{Places, Sort};
 use crate::log::{Log, Names};
 use crate::relaying::Relaying;
@@ -28,6 +29,7 @@ pub struct Helper {
     watch: ThreadWatch,
     threads: Vec<JoinHandle<()>>,
     ports: Option<ServedPorts>,
+    sampler: Option<Sampler>,
 }
 
 impl Helper {
@@ -80,10 +82,14 @@ impl Helper {
         let settings = Settings { config, places: plan.places };
         let running = Arc::new(Running::new(remotes, threads, names, settings, watch.clone()));
         let control = Arc::new(Control::new(running, source));
-        let mut helper = Helper { control, watch, threads: Vec::new(), ports: None };
+        let mut helper = Helper { control, watch, threads: Vec::new(), ports: None, sampler: None };
         for (thread, context) in contexts.into_iter().enumerate() {
             let core = helper.running().threads.cores.get(thread).copied();
             helper.threads.push(spawn(thread, core, context, &helper.watch)?);
+        }
+        if helper.running().settings().config.metrics.is_some() {
+            let (running, history) = (Arc::clone(helper.running()), Arc::clone(helper.control.history()));
+            helper.sampler = Some(Sampler::start(running, history).map_err(StartError::Host)?);
         }
         let ports = ports.serve(&helper.control).map_err(StartError::Host)?;
         ports.metrics_address().iter().for_each(tell_metrics);
@@ -92,7 +98,7 @@ impl Helper {
         Ok(helper)
     }
 
-    fn running(&self) -> &Running {
+    fn running(&self) -> &Arc<Running> {
         self.control.running()
     }
 
@@ -166,6 +172,7 @@ impl Helper {
     pub(crate) fn end(&mut self) {
         self.running().registrars.withdraw_all();
         self.ports = None;
+        self.sampler = None;
         self.running().remotes.iter().for_each(Remote::stop);
         for thread in self.threads.drain(..) {
             // What became of it is known to the watch.

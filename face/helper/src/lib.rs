@@ -15,6 +15,7 @@ mod contexts;
 mod distribution;
 mod health;
 mod helper;
+mod history;
 mod listeners;
 mod log;
 mod metrics;
@@ -25,7 +26,6 @@ mod registering;
 mod relaying;
 mod run;
 mod running;
-mod snapshots;
 mod status;
 
 pub use config::{HelperConfig, Service, StartError};

@@ -1,4 +1,6 @@
-//! The status page: one document, no script, nothing from elsewhere; it loads itself again.
+//! The status page: one document without scripts, which needs nothing from elsewhere and loads itself again.
+
+mod charts;
 
 use std::fmt::{self, Write as _};
 
@@ -6,21 +8,42 @@ use crate::health::{health, refuses};
 use crate::rates::{Rates, ServiceRates};
 use crate::status::{HelperStatus, ServiceStatus};
 
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#222;\
-background:#fff}table{border-collapse:collapse;width:100%;margin:.5rem 0 2rem}th,td{text-align:right;padding:.3rem \
-.6rem;border-bottom:1px solid #ddd;font-variant-numeric:tabular-nums}th:first-child,td:first-child{text-align:left}\
-.good{color:#176b2c}.bad{color:#b3261e}.note{color:#666}@media(prefers-color-scheme:dark){body{color:#ddd;\
-background:#181818}th,td{border-color:#444}.good{color:#7bd88f}.bad{color:#ff8a80}.note{color:#999}}";
+const STYLE: &str = "\
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:76rem;padding:0 1rem;color:#222;background:#fff}\
+a{color:#0b57d0}.wide{overflow-x:auto;margin:.5rem 0 2rem}\
+table{border-collapse:collapse;width:100%}th,td{text-align:right;padding:.3rem .6rem;border-bottom:1px solid #ddd;\
+font-variant-numeric:tabular-nums;white-space:nowrap}th:first-child,td:first-child{text-align:left}\
+.good{color:#176b2c}.bad{color:#b3261e}.note{color:#5f5f5f}p{overflow-wrap:anywhere}\
+.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(15rem,1fr));gap:1rem;margin:.5rem 0 2rem}\
+figure{margin:0;min-width:0}figcaption{font-size:.85rem;overflow-wrap:anywhere}\
+svg{display:block;width:100%;height:4rem;background:#f4f4f4}polyline{fill:none;stroke:#0b57d0;stroke-width:1.5;\
+vector-effect:non-scaling-stroke}\
+@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}th,td{border-color:#444}a{color:#8ab4f8}\
+.good{color:#7bd88f}.bad{color:#ff8a80}.note{color:#a8a8a8}svg{background:#242424}polyline{stroke:#8ab4f8}}";
 
-/// The page. Rates are those since the look before.
-pub(crate) fn html(status: &HelperStatus, rates: Option<&Rates>) -> String {
+/// Pages of documentation that the helper serves as text: path, title, text.
+const DOCUMENTS: [(&str, &str, &str); 4] = [
+    ("/docs/monitoring", "what these figures mean", include_str!("../../../docs/monitoring.md")),
+    ("/docs/on-call", "on call", include_str!("../../../docs/howto/on-call.md")),
+    ("/docs/limits", "limits", include_str!("../../../docs/limits.md")),
+    ("/docs/configuration", "configuration", include_str!("../../../docs/configuration.md")),
+];
+
+/// The page of documentation at a path.
+pub(crate) fn document(path: &str) -> Option<&'static str> {
+    DOCUMENTS.iter().find(|(at, _, _)| *at == path).map(|(_, _, text)| *text)
+}
+
+/// The page. `history` holds the rates of past intervals, the oldest first; the tables show the last ones.
+pub(crate) fn html(status: &HelperStatus, history: &[Rates]) -> String {
     let mut page = String::new();
     // Writing to a string does not fail.
-    let _ = write_page(&mut page, status, rates);
+    let _ = write_page(&mut page, status, history);
     page
 }
 
-fn write_page(page: &mut String, status: &HelperStatus, rates: Option<&Rates>) -> fmt::Result {
+fn write_page(page: &mut String, status: &HelperStatus, history: &[Rates]) -> fmt::Result {
+    let rates = history.last();
     write!(
         page,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
@@ -43,29 +66,34 @@ fn write_page(page: &mut String, status: &HelperStatus, rates: Option<&Rates>) -
         status.buffered_bytes / 1024
     )?;
     write_services(page, status, rates)?;
-    write_contexts(page, status, rates)?;
+    charts::write(page, status, history)?;
+    write_threads(page, status, rates)?;
     page.write_str(
-        "<p class=\"note\">Rates are of the time between the last two looks. The same as <a href=\"/status\">JSON</a>, \
-         and for <a href=\"/metrics\">Prometheus</a>.</p>\n</body></html>\n",
-    )
+        "<p class=\"note\">Rates are those of the last two seconds. The same as <a href=\"/status\">JSON</a>, \
+         and for <a href=\"/metrics\">Prometheus</a>. Documentation:",
+    )?;
+    for (index, (path, title, _)) in DOCUMENTS.iter().enumerate() {
+        write!(page, "{} <a href=\"{path}\">{title}</a>", if index == 0 { "" } else { "," })?;
+    }
+    page.write_str(".</p>\n</body></html>\n")
 }
 
 fn write_services(page: &mut String, status: &HelperStatus, rates: Option<&Rates>) -> fmt::Result {
     page.write_str(
-        "<table><tr><th>service</th><th>server</th><th>links up</th><th>plain</th><th>library</th>\
-         <th>requests/s</th><th>batches/s</th><th>messages a batch</th><th>added p50 µs</th><th>p99 µs</th>\
+        "<div class=\"wide\"><table><tr><th>service</th><th>server</th><th>links up</th><th>plain</th><th>library</th>\
+         <th>requests/s</th><th>batches/s</th><th>messages per batch</th><th>added p50 µs</th><th>p99 µs</th>\
          <th>stalls</th><th>refused</th><th>reset</th></tr>\n",
     )?;
     for service in &status.services {
         let rates = rates.and_then(|rates| rates.services.iter().find(|rates| rates.name == service.name));
         write_service(page, service, rates)?;
     }
-    page.write_str("</table>\n")
+    page.write_str("</table></div>\n")
 }
 
 fn write_service(page: &mut String, service: &ServiceStatus, rates: Option<&ServiceRates>) -> fmt::Result {
     let (up, links) = (service.links_that_are_up(), service.links.len());
-    // What is red here is told in words above the table.
+    // The paragraphs above the table name the reason for each red cell.
     let class = if service.removed || refuses(service).is_none() { "good" } else { "bad" };
     write!(
         page,
@@ -91,15 +119,17 @@ fn write_service(page: &mut String, service: &ServiceStatus, rates: Option<&Serv
     writeln!(page, "<td>{}</td><td>{}</td><td>{reset}</td></tr>", service.stalls, service.refused.total)
 }
 
-fn write_contexts(page: &mut String, status: &HelperStatus, rates: Option<&Rates>) -> fmt::Result {
-    page.write_str("<table><tr><th>context</th><th>CPU %</th><th>clients</th><th>KiB buffered</th></tr>\n")?;
-    for (index, context) in status.contexts.iter().enumerate() {
+fn write_threads(page: &mut String, status: &HelperStatus, rates: Option<&Rates>) -> fmt::Result {
+    page.write_str(
+        "<div class=\"wide\"><table><tr><th>thread</th><th>CPU %</th><th>clients</th><th>KiB buffered</th></tr>\n",
+    )?;
+    for (index, thread) in status.contexts.iter().enumerate() {
         let cpu = rates.and_then(|rates| rates.context_cpu_percent.get(index));
         let cpu = cpu.map_or("–".to_owned(), |percent| format!("{percent:.1}"));
-        let (number, clients, kib) = (context.context, context.clients, context.buffered_bytes / 1024);
+        let (number, clients, kib) = (thread.context, thread.clients, thread.buffered_bytes / 1024);
         writeln!(page, "<tr><td>{number}</td><td>{cpu}</td><td>{clients}</td><td>{kib}</td></tr>")?;
     }
-    page.write_str("</table>\n")
+    page.write_str("</table></div>\n")
 }
 
 /// Text that cannot be markup.
@@ -158,7 +188,7 @@ mod tests {
     fn names_are_no_markup_and_nothing_comes_from_elsewhere() {
         let service = ServiceStatus { name: "<script>\"&".into(), ..ServiceStatus::default() };
         let status = HelperStatus { services: vec![service], ..HelperStatus::default() };
-        let page = html(&status, None);
+        let page = html(&status, &[]);
         assert!(page.contains("&lt;script&gt;&quot;&amp;") && !page.contains("<script"), "{page}");
         assert!(!page.contains("http:") && !page.contains("https:") && !page.contains("src="), "{page}");
         assert!(page.contains("http-equiv=\"refresh\""));
@@ -168,7 +198,7 @@ mod tests {
     fn a_service_that_takes_no_clients_is_red_and_its_reason_is_told() {
         let link = LinkStatus { state: "up".into(), ..LinkStatus::default() };
         let service = ServiceStatus { name: "a".into(), links: vec![link], ..ServiceStatus::default() };
-        let page = |service| html(&HelperStatus { services: vec![service], ..HelperStatus::default() }, None);
+        let page = |service| html(&HelperStatus { services: vec![service], ..HelperStatus::default() }, &[]);
         let accepts = page(service.clone());
         assert!(accepts.contains("healthy") && !accepts.contains("class=\"bad\""), "{accepts}");
         let off = page(ServiceStatus { relief: "off".into(), ..service });

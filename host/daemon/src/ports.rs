@@ -48,6 +48,11 @@ pub trait Answers: Send + Sync + 'static {
     fn page(&self) -> String {
         String::new()
     }
+
+    /// The plain text at another path, such as a page of documentation.
+    fn text(&self, _path: &str) -> Option<&'static str> {
+        None
+    }
 }
 
 /// A port that cannot be made.
@@ -135,6 +140,7 @@ fn respond<A: Answers>(request: &Request, answers: &A, started: f64) -> Response
             Err(why) => Response::text(503, format!("{}\n", why.trim_end())),
         },
         "/" if A::HAS_PAGE => Response::ok("text/html; charset=utf-8", answers.page()),
+        path if answers.text(path).is_some() => Response::text(200, answers.text(path).unwrap_or_default()),
         _ if A::HAS_PAGE => Response::text(404, "there are /, /metrics, /status and /health\n"),
         _ => Response::text(404, "there are /metrics, /status and /health\n"),
     }

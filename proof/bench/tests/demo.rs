@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use spillway_bench::demo::{self, Options};
 use spillway_bench::results::Results;
 use spillway_bench::scene::Setting;
+use spillway_lab::browser::{View, look};
 use support::programs;
 
 /// A machine that compiles meanwhile is slow.
@@ -60,6 +61,12 @@ fn a_tiny_demo_is_whole_and_leaves_nothing() {
     assert!(told.contains("40 moved") && told.contains("0 wrong, 0 lost, 0 resets"), "{told}");
     let html = fs::read_to_string(directory.join("report.html")).unwrap();
     assert!(html.contains("<svg") && !html.contains("http"));
+    for view in View::ALL {
+        match look(&html, view) {
+            Ok(seen) => assert_eq!(seen.problems(view), Vec::<String>::new(), "{view:?}"),
+            Err(error) => println!("the report is not looked at: {error}"),
+        }
+    }
     let results = fs::read_to_string(directory.join("report.json")).unwrap();
     let results: Results = serde_json::from_str(&results).unwrap();
     assert!(results.rows.iter().any(|row| row.metric == "messages_per_batch" && row.median > Some(0.0)));

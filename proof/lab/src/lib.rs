@@ -39,6 +39,7 @@ mod run;
 mod spawner;
 mod tools;
 
+pub mod browser;
 pub mod peers;
 
 pub use awake::Awake;

@@ -1,0 +1,62 @@
+//! The helper's status page in a headless browser, under load.
+
+mod support;
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use spillway_lab::LabError;
+use spillway_lab::browser::{View, look};
+use spillway_ports::free_port;
+use support::{Client, Ending, Options, PATIENCE, Scene, loopback};
+
+fn curl(address: &str, path: &str) -> String {
+    let output = Command::new("curl").args(["-s", "--max-time", "10", &format!("http://{address}{path}")]).output();
+    String::from_utf8_lossy(&output.expect("curl is installed").stdout).into_owned()
+}
+
+#[test]
+fn the_page_shows_two_minutes_and_can_be_read_everywhere() {
+    let address = loopback(free_port()).to_string();
+    let argument: &'static str = Box::leak(address.clone().into_boxed_str());
+    let scene = Scene::with(Options { helper_arguments: vec!["--metrics", argument], ..Options::default() });
+    let done = AtomicBool::new(false);
+    let page = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = Client::new(scene.raw);
+            client.set("key", b"value");
+            while !done.load(Ordering::Relaxed) {
+                client.get("key");
+            }
+        });
+        let _ending = Ending(&done);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let page = curl(&address, "/");
+            // Two intervals with requests: the chart has a line.
+            let first = page.split("<polyline points=\"").nth(1).and_then(|rest| rest.split('"').next());
+            if first.is_some_and(|points| points.split_whitespace().count() >= 2) {
+                break page;
+            }
+            assert!(Instant::now() < deadline, "{page}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+    for chart in ["requests/s", "messages per batch", "added p99 µs", "CPU %"] {
+        assert!(page.contains(chart), "{chart}: {page}");
+    }
+    let links: Vec<&str> = page.split("href=\"/docs/").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(links.len() >= 3, "{page}");
+    for link in links {
+        let text = curl(&address, &format!("/docs/{link}"));
+        assert!(text.starts_with("# "), "{link}: {text}");
+    }
+    for view in View::ALL {
+        match look(&page, view) {
+            Ok(seen) => assert_eq!(seen.problems(view), Vec::<String>::new(), "{view:?}"),
+            Err(error @ LabError::MissingTool { .. }) => return eprintln!("skipped: {error}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Charts of the last two minutes, as SVG in the page.
+
+use std::cmp::Reverse;
+use std::fmt::{self, Write as _};
+
+use super::{Figure, Text};
+use crate::history::{INTERVAL, SAMPLES_MAX};
+use crate::rates::{Rates, ServiceRates};
+use crate::status::HelperStatus;
+
+/// Services that have charts: those with the most requests. The table lists all of them.
+const SERVICES_MAX: usize = 8;
+/// Size of a chart in units of its own; the page stretches it.
+const WIDTH: f64 = 120.0;
+const HEIGHT: f64 = 40.0;
+
+/// A figure of a service over time.
+struct Series {
+    name: &'static str,
+    of: fn(&ServiceRates) -> Option<f64>,
+}
+
+const SERIES: [Series; 3] = [
+    Series { name: "requests/s", of: |rates| Some(rates.requests_per_second) },
+    Series { name: "messages per batch", of: |rates| rates.messages_per_batch },
+    Series { name: "added p99 µs", of: |rates| rates.delay_p99_us },
+];
+
+/// Writes the charts of the busiest services, and of the threads' CPU.
+pub(super) fn write(page: &mut String, status: &HelperStatus, history: &[Rates]) -> fmt::Result {
+    let Some(last) = history.last() else { return Ok(()) };
+    let minutes = INTERVAL.as_secs() * SAMPLES_MAX as u64 / 60;
+    write!(page, "<h2>The last {minutes} minutes</h2>\n<div class=\"charts\">\n")?;
+    for name in busiest(last) {
+        for series in &SERIES {
+            let of_service = |rates: &Rates| {
+                rates.services.iter().find(|service| service.name == name).and_then(series.of)
+            };
+            write_chart(page, name, series.name, &history.iter().map(of_service).collect::<Vec<_>>())?;
+        }
+    }
+    let cpu = |rates: &Rates| Some(rates.context_cpu_percent.iter().sum());
+    let threads = format!("{} threads", status.contexts.len());
+    write_chart(page, &threads, "CPU %", &history.iter().map(cpu).collect::<Vec<_>>())?;
+    page.write_str("</div>\n")
+}
+
+/// The services with the most requests in the last interval.
+fn busiest(last: &Rates) -> Vec<&str> {
+    let mut services: Vec<&ServiceRates> = last.services.iter().collect();
+    services.sort_by_key(|service| Reverse(service.requests_per_second as u64));
+    services.iter().take(SERVICES_MAX).map(|service| service.name.as_str()).collect()
+}
+
+fn write_chart(page: &mut String, of: &str, what: &str, samples: &[Option<f64>]) -> fmt::Result {
+    let max = samples.iter().flatten().fold(0.0, |max: f64, value| max.max(*value));
+    let last = samples.last().copied().flatten();
+    let last = last.map_or_else(|| "–".to_owned(), |value| Figure(value).to_string());
+    let (of, max_text) = (Text(of), Figure(max));
+    write!(
+        page,
+        "<figure><figcaption><b>{of}</b> {what}: {last}, at most {max_text}</figcaption>\
+         <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" \
+         aria-label=\"{of}: {what}, {last} now, at most {max_text}\">"
+    )?;
+    for line in lines(samples, max) {
+        page.write_str("<polyline points=\"")?;
+        line.iter().try_for_each(|(x, y)| write!(page, "{x:.1},{y:.1} "))?;
+        page.write_str("\"/>")?;
+    }
+    page.write_str("</svg></figure>\n")
+}
+
+/// The points of a chart whose right edge is now. Intervals without a value part one line from the next.
+fn lines(samples: &[Option<f64>], max: f64) -> Vec<Vec<(f64, f64)>> {
+    let step = WIDTH / (SAMPLES_MAX - 1) as f64;
+    let empty = SAMPLES_MAX.saturating_sub(samples.len());
+    let scale = if max > 0.0 { (HEIGHT - 2.0) / max } else { 0.0 };
+    let point = |(index, value): (usize, &Option<f64>)| {
+        value.map(|value| ((empty + index) as f64 * step, HEIGHT - 1.0 - value * scale))
+    };
+    let points: Vec<Option<(f64, f64)>> = samples.iter().enumerate().map(point).collect();
+    let parts = points.split(Option::is_none).filter(|part| !part.is_empty());
+    parts.map(|part| part.iter().copied().flatten().collect()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_end_now_and_part_where_a_value_is_missing() {
+        let samples = [Some(0.0), None, Some(5.0), Some(10.0)];
+        let lines = lines(&samples, 10.0);
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0][0].1, HEIGHT - 1.0);
+        let (x, y) = lines[1][1];
+        assert!((x - WIDTH).abs() < 1e-9 && (y - 1.0).abs() < 1e-9, "{x}, {y}");
+        assert!(super::lines(&[], 0.0).is_empty());
+    }
+
+    #[test]
+    fn the_busiest_services_have_charts() {
+        let service = |number: usize| ServiceRates {
+            name: format!("s{number}<"),
+            requests_per_second: number as f64,
+            ..ServiceRates::default()
+        };
+        let services = (0..SERVICES_MAX + 3).map(service).collect();
+        let rates = Rates { seconds: 2.0, context_cpu_percent: vec![10.0, 20.0], services };
+        let mut page = String::new();
+        write(&mut page, &HelperStatus::default(), &[rates]).unwrap();
+        assert_eq!(page.matches("<figure>").count(), SERVICES_MAX * SERIES.len() + 1);
+        assert!(page.contains("s10&lt;") && !page.contains("s2&lt;") && !page.contains("s10<"), "{page}");
+        assert!(page.contains("CPU %: 30.0"), "{page}");
+    }
+}
