@@ -1,4 +1,4 @@
-//! Runs one host's application for one turn, by the contract of the boundary.
+//! Runs one host's application for one turn, by the contract of [`Transport`].
 
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
@@ -7,7 +7,7 @@ use crate::network::Network;
 use crate::port::Port;
 use crate::socket::{HostId, Told};
 
-/// Events of one connection in one turn, at most.
+/// Maximum of events for one connection in one turn.
 const EVENTS_PER_TURN: u64 = 8;
 
 impl Told {
@@ -23,7 +23,7 @@ impl Told {
     }
 }
 
-/// The host's timers that are due and what its connections have to tell, in any order of the connections.
+/// Runs a turn: the host's due timers, then the events of its ready connections, in random order.
 pub fn turn<A: Application>(network: &mut Network, host: HostId, application: &mut A) {
     let now = network.time_at(host);
     if application.poll_timeout().is_some_and(|at| at <= now) {
@@ -39,7 +39,7 @@ pub fn turn<A: Application>(network: &mut Network, host: HostId, application: &m
     end(network, host, application);
 }
 
-/// What the network does by itself, and `turn` where a host has something to do.
+/// Applies an event to the network; calls `turn` for a host that has one.
 pub fn happen(network: &mut Network, what: Happening, turn: impl FnOnce(&mut Network, HostId)) {
     match what {
         Happening::Syn { from, source, target } => network.arrive_syn(from, source, target),
@@ -58,7 +58,7 @@ pub fn happen(network: &mut Network, what: Happening, turn: impl FnOnce(&mut Net
     }
 }
 
-/// Something done to an application by its owner, between two turns.
+/// Runs a command of the application's owner between two turns, then ends the turn.
 pub fn command<A: Application, R>(
     network: &mut Network,
     host: HostId,
@@ -78,7 +78,7 @@ fn end<A: Application>(network: &mut Network, host: HostId, application: &mut A)
     network.wake_at(host, application.poll_timeout());
 }
 
-/// An application that is not there: its host is down.
+/// Stands for the application of a host that is down.
 #[derive(Debug)]
 pub struct Down;
 

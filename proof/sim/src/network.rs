@@ -1,4 +1,4 @@
-//! The simulated network: hosts, and the connections between them.
+//! The simulated network: hosts and the TCP connections between them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::rng::{Rng, mix};
 use crate::socket::{HostId, Segment, Socket, Told};
 use crate::weather::Weather;
 
-/// The local addresses of the connections that a host has opened: known to its programs, as `getsockname` is.
+/// Local addresses of the connections that a host has opened, as `getsockname` returns them.
 pub type AddressBook = Rc<RefCell<BTreeMap<Conn, SocketAddr>>>;
 
 #[derive(Debug, Default)]
@@ -24,58 +24,55 @@ pub(crate) struct Slot {
     pub(crate) socket: Option<Socket>,
 }
 
-/// One host: its address, its listeners, its connections.
 #[derive(Debug)]
 pub struct Host {
     ip: IpAddr,
-    /// By listener index: port, and whether it is open.
+    /// Port and whether it is open, by listener index.
     pub(crate) listeners: Vec<(u16, bool)>,
     pub(crate) slots: Vec<Slot>,
     next_port: u16,
     addresses: AddressBook,
     pub(crate) ready: Vec<Conn>,
-    /// Connections that were given something to send in this turn.
+    /// Connections with new output in this turn.
     pub(crate) dirty: Vec<Conn>,
     pub(crate) turn_due: bool,
-    /// When its application wants to be woken, and for when a timer is set: then, or earlier.
+    /// `wake`: when the application asked for a timeout; `armed`: time of the queued event, at or before `wake`.
     pub(crate) wake: Option<Time>,
     pub(crate) armed: Option<Time>,
-    /// What its programs take the time from.
     pub(crate) clock: Clock,
-    /// By target: until when nothing that this host sends arrives there.
+    /// By target host: until when nothing that this host sends arrives there.
     pub(crate) silent_until: Vec<Time>,
-    /// It has no power until then.
+    /// Without power until then.
     pub(crate) off_until: Time,
     pub(crate) spent: Vec<spillway_transport::Chunk>,
 }
 
-/// All hosts and what travels between them.
+/// All hosts, and the segments between them.
 pub struct Network {
     pub(crate) now: Time,
     pub(crate) rng: Rng,
     pub(crate) weather: Weather,
     agenda: Agenda<Happening>,
     pub(crate) hosts: Vec<Host>,
-    /// Of everything that was told to anybody: equal seeds give equal hashes.
+    /// Trace hash over all events delivered to applications: equal seeds give equal hashes.
     pub(crate) hash: u64,
-    /// How much was told to anybody.
+    /// Events delivered to applications.
     pub(crate) told: u64,
-    /// What an application did that the contract of a transport forbids.
+    /// Violations of the transport's contract by applications.
     pub(crate) misuse: Vec<String>,
-    /// Turns one bit over in each of the next segments between these two hosts, so many: for canaries.
+    /// For canaries: flip a bit in each of the next segments from one host to another (source, target, segments
+    /// left).
     pub(crate) flip: Option<(HostId, HostId, u32)>,
-    /// Hosts are told that bytes wait for everybody, and that memory is used up: for canaries.
+    /// For canaries: report queued bytes on every connection, and used-up memory.
     pub(crate) pretends_to_hold: bool,
-    /// Hosts are told that what they have sent was acknowledged: for canaries.
+    /// For canaries: report all sent bytes as acknowledged.
     pub(crate) is_hasty: bool,
-    /// Hosts that accept a connection read all that comes, whatever they grant: for canaries.
+    /// For canaries: accepted connections deliver all received bytes, whatever the application grants.
     pub(crate) grants_all: bool,
-    /// Somebody on the paths of one host.
     pub(crate) alterer: Option<Alterer>,
 }
 
 impl Network {
-    /// A network without hosts.
     pub fn new(seed: u64, weather: Weather) -> Network {
         Network {
             now: Time(1),
@@ -94,12 +91,12 @@ impl Network {
         }
     }
 
-    /// The time.
+    /// The world's time.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// Adds a host with listeners on these ports.
+    /// Adds a host with listeners on these ports; they are closed until its application opens them.
     pub fn add_host(&mut self, ip: IpAddr, ports: &[u16]) -> HostId {
         self.hosts.push(Host {
             ip,
@@ -120,12 +117,12 @@ impl Network {
         self.hosts.len() - 1
     }
 
-    /// The addresses of the connections that a host opens.
+    /// The addresses of the connections that a host opens; the book is updated as connections open.
     pub fn addresses(&self, host: HostId) -> AddressBook {
         self.hosts[host].addresses.clone()
     }
 
-    /// Something happens after a while.
+    /// Queues an event, `delay` from now.
     pub fn after(&mut self, delay: Duration, what: Happening) {
         self.at(self.now + delay, what);
     }
@@ -134,14 +131,14 @@ impl Network {
         self.agenda.add(at, what);
     }
 
-    /// Takes the next thing that happens and moves the time to it.
+    /// Takes the next event and moves the time to it.
     pub fn pop(&mut self) -> Option<Happening> {
         let (at, what) = self.agenda.take()?;
         self.now = self.now.max(at);
         Some(what)
     }
 
-    /// When the next thing happens.
+    /// Time of the next event.
     pub fn next_at(&self) -> Option<Time> {
         self.agenda.next_at()
     }
@@ -150,7 +147,7 @@ impl Network {
         self.hash = mix(self.hash ^ value);
     }
 
-    /// The next event of a connection, freed with its `Lost`.
+    /// The next event of a connection, if any. [`SocketEvent::Lost`] frees the connection.
     pub(crate) fn tell(&mut self, host: HostId, conn: Conn) -> Option<Told> {
         let piece = self.rng.scale(1, self.weather.piece_bytes_max);
         let is_hasty = self.is_hasty;
@@ -183,7 +180,6 @@ impl Network {
         Some(told)
     }
 
-    // Sockets.
 
     pub(crate) fn socket(&self, host: HostId, conn: Conn) -> Option<&Socket> {
         let slot = self.hosts[host].slots.get(conn.slot as usize)?;
@@ -204,14 +200,14 @@ impl Network {
             .collect()
     }
 
-    /// By the addresses of a host's connections: how much its TCP has received.
+    /// Bytes that a host's TCP has received, by local address of the connection.
     pub(crate) fn received_by(&self, host: HostId) -> BTreeMap<SocketAddr, u64> {
         let addresses = self.hosts[host].addresses.borrow();
         let open = self.connections(host).into_iter();
         open.filter_map(|conn| Some((*addresses.get(&conn)?, self.socket(host, conn)?.received))).collect()
     }
 
-    /// The other ends of the connections that a host has accepted and its program was told of.
+    /// Remote addresses of the connections that a host has accepted and its program knows of.
     pub(crate) fn remotes(&self, host: HostId) -> impl Iterator<Item = SocketAddr> + '_ {
         let sockets = self.hosts[host].slots.iter().filter_map(|slot| slot.socket.as_ref());
         sockets.filter(|socket| socket.listener.is_some() && !socket.opened_due).map(|socket| socket.remote)
@@ -240,7 +236,7 @@ impl Network {
         Some(self.hosts[host].off_until).filter(|until| *until > self.now)
     }
 
-    /// Takes a socket away without a word to anybody.
+    /// Removes a socket without a notice to its peer.
     pub(crate) fn remove(&mut self, host: HostId, conn: Conn) -> Option<Socket> {
         self.socket(host, conn)?;
         self.hosts[host].slots[conn.slot as usize].socket.take()
@@ -277,7 +273,7 @@ impl Network {
         Duration::from_nanos(self.rng.range(low, high))
     }
 
-    /// A reset for somebody who speaks to nobody. It is not repeated when it is lost.
+    /// Sends a reset from a host without a socket. A lost reset is not repeated.
     fn reset(&mut self, from: HostId, to: (HostId, Conn), reason: LostReason) {
         if self.silent_until(from, to.0).is_some() {
             return self.forsake(to);
@@ -287,7 +283,7 @@ impl Network {
         self.after(delay, Happening::Segment { at: to.0, conn: to.1, from: None, segment });
     }
 
-    /// Something leaves a socket for its peer, after all that left before.
+    /// Sends a segment to the socket's peer, behind all earlier ones.
     pub(crate) fn emit(&mut self, host: HostId, conn: Conn, segment: Segment) {
         let delay = self.delay();
         let Some((at, peer)) = self.socket(host, conn).filter(|socket| !socket.cut).and_then(|s| s.peer)
@@ -307,7 +303,7 @@ impl Network {
         self.at(arrival, Happening::Segment { at, conn: peer, from: Some((host, conn)), segment });
     }
 
-    /// Sends what the peer's window allows, in segments of any size.
+    /// Sends what the peer's window allows, in segments of random size.
     pub(crate) fn flush(&mut self, host: HostId, conn: Conn) {
         loop {
             let longest = self.rng.scale(1, self.weather.segment_bytes_max);
@@ -342,7 +338,7 @@ impl Network {
         self.mark_ready(host, conn);
     }
 
-    /// Tells the sender of a wider window once it is worth it.
+    /// Advertises a wider window when it has grown by a quarter.
     pub(crate) fn tell_edge(&mut self, host: HostId, conn: Conn) {
         let window = self.weather.window_bytes;
         let Some(socket) = self.socket_mut(host, conn) else { return };
@@ -361,9 +357,8 @@ impl Network {
         self.emit(host, conn, Segment::Ack { received, edge, fin });
     }
 
-    // What arrives.
 
-    /// A connection attempt arrives at whoever has that address.
+    /// A connection attempt arrives at the host with the address `target`.
     pub(crate) fn arrive_syn(&mut self, from: (HostId, Conn), source: SocketAddr, target: SocketAddr) {
         let host = self.host_of(target.ip());
         if let Some(until) = host.and_then(|host| self.off_until(host)) {
@@ -388,7 +383,6 @@ impl Network {
         self.mark_ready(host, conn);
     }
 
-    /// A segment arrives.
     pub(crate) fn arrive(
         &mut self,
         host: HostId,
@@ -397,12 +391,12 @@ impl Network {
         segment: Segment,
     ) {
         if let Some(until) = self.off_until(host) {
-            // Sent again until somebody answers.
+            // Stands for retransmissions until the host is back.
             let delay = self.delay();
             return self.at(until + delay, Happening::Segment { at: host, conn, from, segment });
         }
         let Some(socket) = self.socket_mut(host, conn) else {
-            // Whoever speaks to a connection that is no more learns so.
+            // A segment for a closed connection is answered with a reset.
             if let (Segment::SynAck(_) | Segment::Bytes(_) | Segment::Fin, Some(sender)) = (segment, from) {
                 self.reset(host, sender, LostReason::Reset);
             }
@@ -451,7 +445,7 @@ impl Network {
     }
 }
 
-/// Of any change of any byte, with a high probability another number.
+/// A checksum that changes, with high probability, with any byte.
 fn sum(start: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let add = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);

@@ -1,8 +1,8 @@
-//! The stream oracle: stands outside the code under test and knows what every stream must carry.
+//! The stream oracle checks, outside the code under test, the bytes of every stream.
 //!
-//! Each virtual connection has a token, which is also the first eight bytes that its client sends. Every other
-//! byte, both ways, is a function of token and offset, so a byte that is lost, repeated, out of order or altered
-//! shows at once. What is delivered must be a prefix of what was sent; what ends in good order must be complete.
+//! Each virtual connection has a token, which is also the first eight bytes that its client sends. Every other byte,
+//! both ways, is a function of token and offset, so that a lost, repeated, reordered or altered byte is detected.
+//! What is delivered must be a prefix of what was sent; a stream that ends in good order must be complete.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,12 +12,12 @@ use std::rc::Rc;
 use crate::pattern::{TOKEN_BYTES, Token, first_wrong, reply_word, request_word};
 use crate::violations::Violations;
 
-/// What is kept of one virtual connection.
+/// The state of one virtual connection.
 #[derive(Clone, Debug)]
 pub struct Stream {
     /// The client's address, as the server must see it.
     pub client: SocketAddr,
-    /// Whether the client and the server's application both mean to end it in good order.
+    /// Whether the client and the server's application both intend to end the stream in good order.
     pub polite: bool,
     sent: u64,
     sent_all: bool,
@@ -30,26 +30,26 @@ pub struct Stream {
     server_done: bool,
 }
 
-/// All streams and all that was wrong with them.
+/// All streams, and the violations found.
 #[derive(Debug, Default)]
 pub struct Oracle {
     streams: BTreeMap<Token, Stream>,
     violations: Violations<String>,
-    /// Clients that the server refused, perhaps before they have begun.
+    /// Clients that the server refused, perhaps before their streams began.
     refused: BTreeSet<SocketAddr>,
     /// Bytes delivered, both ways.
     pub delivered: u64,
-    /// How often what the server keeps of a reply stream was compared.
+    /// Checks of the bytes that the server keeps of reply streams.
     pub kept_looks: u64,
-    /// How often what was acknowledged to a client was compared.
+    /// Checks of the bytes that were acknowledged to clients.
     pub acknowledged_looks: u64,
     /// Clients that helpers closed because memory was short.
     pub closed_for_memory: u64,
-    /// Streams that ended in good order and complete at their client.
+    /// Streams that ended complete and in good order at their client.
     pub completed: u64,
     /// Streams that ended otherwise.
     pub broken: u64,
-    /// Whether anything may break a stream: without faults, none may.
+    /// The world has no faults: only its two ends may break a stream.
     pub calm: bool,
 }
 
@@ -57,22 +57,21 @@ pub struct Oracle {
 pub type Shared = Rc<RefCell<Oracle>>;
 
 impl Oracle {
-    /// Empty books. `calm`: nothing breaks a stream but its own ends.
+    /// An oracle without streams; for `calm` see [`Oracle::calm`].
     pub fn new(calm: bool) -> Oracle {
         Oracle { calm, ..Oracle::default() }
     }
 
-    /// Books a violation.
+    /// Records a violation.
     pub fn violation(&mut self, what: String) {
         self.violations.push(what);
     }
 
-    /// All violations so far.
     pub fn violations(&self) -> &[String] {
         self.violations.as_slice()
     }
 
-    /// Streams that neither side has ended.
+    /// Streams that have not ended on both sides.
     pub fn open(&self) -> usize {
         self.streams
             .values()
@@ -80,12 +79,12 @@ impl Oracle {
             .count()
     }
 
-    /// Grows whenever a byte is delivered or a stream ends.
+    /// Grows with every delivered byte and every ended stream.
     pub fn progress(&self) -> u64 {
         self.delivered + self.completed + self.broken
     }
 
-    /// Streams there have been.
+    /// Streams begun so far.
     pub fn streams(&self) -> usize {
         self.streams.len()
     }
@@ -94,7 +93,6 @@ impl Oracle {
         self.streams.get_mut(&token)
     }
 
-    // The client's side.
 
     /// A client begins a stream.
     pub fn begin(&mut self, token: Token, client: SocketAddr, polite: bool) {
@@ -116,7 +114,7 @@ impl Oracle {
         }
     }
 
-    /// The client's transport took these many bytes.
+    /// The client's transport took this many bytes.
     pub fn sent(&mut self, token: Token, bytes: u64) {
         if let Some(stream) = self.stream(token) {
             stream.sent += bytes;
@@ -144,7 +142,7 @@ impl Oracle {
         }
     }
 
-    /// The client was told that no more replies follow: it must have them all.
+    /// The client saw the end of the replies: it must have received all of them.
     pub fn client_saw_end(&mut self, token: Token) {
         let Some(stream) = self.stream(token) else { return };
         let (got, replied, all) = (stream.got_by_client, stream.replied, stream.replied_all);
@@ -159,7 +157,7 @@ impl Oracle {
         }
     }
 
-    /// It is over for the client; `whole`: it saw the end of the replies and was not reset.
+    /// The stream is over for the client; `whole`: the client saw the end of the replies and was not reset.
     pub fn client_done(&mut self, token: Token, whole: bool) {
         let calm = self.calm;
         let Some(stream) = self.stream(token) else { return };
@@ -177,7 +175,7 @@ impl Oracle {
         }
     }
 
-    /// A helper closed this client because memory was short: something must have waited for it, or of it.
+    /// A helper closed this client because memory was short: bytes from it or for it must have been in flight.
     pub fn closed_for_memory(&mut self, client: SocketAddr) {
         self.closed_for_memory += 1;
         let held_nothing = |stream: &&Stream| {
@@ -190,9 +188,8 @@ impl Oracle {
         }
     }
 
-    // The server's side.
 
-    /// The server's application has a token in hand: whose is it?
+    /// The server's application received a token from `client`. Returns whether this is its first connection.
     pub fn recognise(&mut self, token: Token, client: SocketAddr) -> bool {
         let Some(stream) = self.stream(token) else {
             self.violation(format!("the server got a token {token:x} that nobody sent"));
@@ -208,7 +205,7 @@ impl Oracle {
         !twice
     }
 
-    /// The server's application received bytes (the token's included).
+    /// The server's application received bytes (the token included).
     pub fn got_by_server(&mut self, token: Token, bytes: &[u8]) {
         self.delivered += bytes.len() as u64;
         let Some(stream) = self.stream(token) else { return };
@@ -222,8 +219,8 @@ impl Oracle {
         }
     }
 
-    /// The client's TCP was told that so many bytes are safe: the server's application must have them. Fewer than a token
-    /// are nobody's yet, and where the server ends a stream early the rest goes nowhere.
+    /// The client's TCP saw `through` bytes acknowledged: the server's application must have received them. Not
+    /// checked below a token's length, where the stream is unknown, and where the server ends a stream early.
     pub fn acknowledged(&mut self, token: Token, through: u64) {
         self.acknowledged_looks += 1;
         let Some(stream) = self.stream(token) else { return };
@@ -235,7 +232,7 @@ impl Oracle {
         }
     }
 
-    /// The server was told that no more requests follow: it must have them all.
+    /// The server saw the end of the requests: it must have received all of them.
     pub fn server_saw_end(&mut self, token: Token) {
         let Some(stream) = self.stream(token) else { return };
         let (got, sent, all) = (stream.got_by_server, stream.sent, stream.sent_all);
@@ -250,14 +247,15 @@ impl Oracle {
         }
     }
 
-    /// The server's application gave these many bytes to its link.
+    /// The server's application gave this many bytes to its link.
     pub fn replied(&mut self, token: Token, bytes: u64) {
         if let Some(stream) = self.stream(token) {
             stream.replied += bytes;
         }
     }
 
-    /// The server keeps these bytes, for the client's TCP has acknowledged up to there and no further.
+    /// The server keeps `bytes`, from the offset up to which the client's TCP has acknowledged: they must be all the
+    /// rest.
     pub fn kept(&mut self, token: Token, acknowledged: u64, bytes: &[u8], bytes_max: usize) {
         self.kept_looks += 1;
         let Some(stream) = self.stream(token) else { return };
@@ -278,28 +276,28 @@ impl Oracle {
         }
     }
 
-    /// The server's application refuses whatever this client has begun or begins.
+    /// The server's application refuses all streams of this client, present and future.
     pub fn server_refuses(&mut self, client: SocketAddr) {
         self.refused.insert(client);
         let theirs = self.streams.values_mut().filter(|stream| stream.client == client);
         theirs.for_each(|stream| stream.polite = false);
     }
 
-    /// The server's application means to end this stream early or not at all.
+    /// The server's application intends to end this stream early or not at all.
     pub fn server_is_rude(&mut self, token: Token) {
         if let Some(stream) = self.stream(token) {
             stream.polite = false;
         }
     }
 
-    /// It is over for the server's application.
+    /// The stream is over for the server's application.
     pub fn server_done(&mut self, token: Token) {
         if let Some(stream) = self.stream(token) {
             stream.server_done = true;
         }
     }
 
-    /// Everything must have ended: what has not is a violation.
+    /// Records each stream that has not ended as a violation, at most three.
     pub fn all_ended(&mut self) {
         let open: Vec<String> = self
             .streams
@@ -352,7 +350,7 @@ mod tests {
         assert!(oracle.violations().is_empty(), "{:?}", oracle.violations());
     }
 
-    /// Each of: lost, repeated, out of order, altered, invented, cut short, another's.
+    /// The bytes are lost, repeated, reordered, altered, invented, cut short, or another stream's.
     #[test]
     fn every_sort_of_damage_is_seen() {
         let right = |from, length| bytes_of(request_word, 0x1234, from, length);

@@ -1,4 +1,4 @@
-//! The simulated network as one host's application sees it: an implementation of [`Transport`].
+//! One host's view of the simulated network: an implementation of [`Transport`].
 
 use std::net::SocketAddr;
 
@@ -9,14 +9,12 @@ use crate::socket::{HostId, Segment};
 
 /// One host's side of the network.
 pub struct Port<'a> {
-    /// The whole network.
     pub network: &'a mut Network,
-    /// Whose side.
     pub host: HostId,
 }
 
 impl Port<'_> {
-    /// Not from the start, when nobody is idle yet.
+    /// For canaries. Begins at 20 ms, when some connections are idle.
     fn pretends(&self) -> bool {
         self.network.pretends_to_hold && self.network.now >= Time(20_000_000)
     }
@@ -113,7 +111,7 @@ impl Transport for Port<'_> {
         }
     }
 
-    /// Nothing is gated here.
+    /// The simulated network gates no acknowledgements.
     fn release(&mut self, _: Conn, _: u64) {}
 
     fn watch_acknowledged(&mut self, conn: Conn, on: bool) {

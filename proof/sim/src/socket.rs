@@ -5,25 +5,24 @@ use std::net::SocketAddr;
 
 use spillway_transport::{Conn, LostReason, Time};
 
-/// Which host of the network.
+/// Index of a host in its network.
 pub type HostId = usize;
 
-/// What one end tells the other.
+/// A segment from one end to the other.
 #[derive(Clone, Debug)]
 pub enum Segment {
-    /// The connection is taken; this is the accepting end's name for it.
+    /// Accepts the connection; carries the accepting end's handle.
     SynAck(Conn),
-    /// Bytes, in order.
     Bytes(Vec<u8>),
-    /// No more bytes.
+    /// The sender's last byte was sent.
     Fin,
-    /// What has arrived, and how far the sender may go.
+    /// Bytes received, and the right edge of the window as a stream offset.
     Ack { received: u64, edge: u64, fin: bool },
-    /// The connection is gone.
+    /// A reset, or another reason for which the connection has failed.
     Lost(LostReason),
 }
 
-/// What a socket has to tell its application.
+/// An event for the socket's application.
 #[derive(Clone, Debug)]
 pub enum Told {
     Opened { peer: SocketAddr, listener: Option<u16> },
@@ -34,23 +33,21 @@ pub enum Told {
     Lost(LostReason),
 }
 
-/// One end.
 #[derive(Debug)]
 pub struct Socket {
     pub remote: SocketAddr,
     pub listener: Option<u16>,
-    /// The other end, once it is known.
+    /// Known after the handshake.
     pub peer: Option<(HostId, Conn)>,
-    /// Earliest arrival of what is sent next: segments of one direction stay in order.
+    /// Earliest arrival of the next segment: segments of one direction stay in order.
     pub arrival: Time,
-    /// Cut by a fault: nothing passes any more.
+    /// Cut by a fault: all segments but resets are lost.
     pub cut: bool,
     pub opened_due: bool,
     pub lost: Option<LostReason>,
-    /// In its host's list of connections with something to tell.
+    /// The socket is in its host's list of connections with events.
     pub ready: bool,
 
-    // Sending.
     pub out: VecDeque<u8>,
     pub sent: u64,
     pub acknowledged: u64,
@@ -63,10 +60,9 @@ pub struct Socket {
     pub watched: bool,
     pub acknowledged_told: u64,
 
-    // Receiving.
     pub rx: VecDeque<u8>,
     pub received: u64,
-    /// From this byte on it is not what was sent.
+    /// Received bytes differ from the sent ones from this offset on.
     pub altered_at: Option<u64>,
     pub delivered: u64,
     pub granted: u64,
@@ -108,12 +104,12 @@ impl Socket {
         }
     }
 
-    /// Whether bytes may still be given to it.
+    /// Whether the application may still send.
     pub fn can_send(&self) -> bool {
         !self.finishing && self.lost.is_none() && self.peer.is_some()
     }
 
-    /// Whether `next_told` would say something.
+    /// Whether `poll_event` would return an event.
     pub fn has_news(&self) -> bool {
         self.opened_due
             || self.lost.is_some()
@@ -136,7 +132,7 @@ impl Socket {
         self.fin_told && self.fin_acknowledged
     }
 
-    /// The next event; at most `piece` bytes of data. After `Lost` the socket is to be freed.
+    /// The next event, with at most `piece` bytes of data. Free the socket after `Lost`.
     pub fn next_told(&mut self, piece: u64) -> Option<Told> {
         if let Some(reason) = self.lost {
             return Some(Told::Lost(reason));
@@ -145,7 +141,7 @@ impl Socket {
             self.opened_due = false;
             return Some(Told::Opened { peer: self.remote, listener: self.listener });
         }
-        let length = self.deliverable().min(piece) as usize; // at most `rx.len()`
+        let length = self.deliverable().min(piece) as usize;
         if length > 0 {
             let bytes = self.rx.drain(..length).collect();
             self.delivered += length as u64;

@@ -1,32 +1,31 @@
-//! A run of any world: a storm of so many steps, then calm until everything has ended.
+//! A run of any world: `steps` steps of storm, then calm until everything has ended.
 
 use std::time::Duration;
 
 use spillway_transport::Time;
 
-/// After the storm all must end within this many steps.
+/// Bound of the steps after the storm.
 const CALM_STEPS_MAX: u64 = 10_000_000;
-/// Looking whether all is quiet is dear: once in so many steps.
+/// To check whether everything has ended is expensive: once in this many steps.
 const LOOK_EVERY: u64 = 256;
 
-/// What a storm goes over.
+/// A world that a storm goes over.
 pub(crate) trait Stormy {
-    /// One thing happens. False when nothing ever will.
+    /// Handles the next event. Returns false if there are no more.
     fn step(&mut self) -> bool;
-    /// No more faults and no new clients; what was shut down comes back.
+    /// Stops faults and new clients, and restarts what was shut down.
     fn calm_down(&mut self);
-    /// What has not come to an end.
+    /// Descriptions of what has not ended.
     fn left(&self) -> Vec<String>;
-    /// Grows whenever somebody gets on.
+    /// Grows whenever the world makes progress.
     fn progress(&self) -> u64;
-    /// Whether something was wrong: then the run is over.
+    /// Whether a check has failed: the run ends.
     fn went_wrong(&self) -> bool;
-    /// The world's time.
     fn now(&self) -> Time;
 }
 
-/// Runs a world. In the calm something must make progress within this virtual time, or all must have ended. Returns the
-/// steps taken.
+/// Runs a world. In the calm the world must make progress within `progress_within` of virtual time until everything
+/// has ended. Returns the steps taken.
 pub(crate) fn storm_and_calm(world: &mut impl Stormy, steps: u64, progress_within: Duration) -> u64 {
     let mut taken = 0;
     while taken < steps && !world.went_wrong() && world.step() {

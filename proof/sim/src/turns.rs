@@ -1,4 +1,4 @@
-//! When hosts have their turns: what arrived, and timers, each by its host's clock.
+//! When hosts have turns: after arrivals and at timeouts, by each host's clock.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::network::Network;
 use crate::socket::HostId;
 
 impl Network {
-    /// From now on a host has any clock.
+    /// Gives a host a random clock.
     pub(crate) fn draw_clock(&mut self, host: HostId) {
         self.hosts[host].clock = Clock::drawn(&mut self.rng);
     }
 
-    /// What a host's clock shows.
+    /// The time on a host's clock.
     pub(crate) fn time_at(&self, host: HostId) -> Time {
         self.hosts[host].clock.read(self.now)
     }
@@ -28,13 +28,13 @@ impl Network {
         }
     }
 
-    /// A host that let turns and timers pass has its turn now.
+    /// Queues a turn for a host that skipped its turns and timers while it was stopped.
     pub(crate) fn wake_up(&mut self, host: HostId) {
         self.hosts[host].turn_due = false;
         self.turn_soon(host);
     }
 
-    /// Whether a turn that was announced is still wanted.
+    /// Whether a queued turn is still due; an earlier turn may have handled the arrivals.
     pub(crate) fn wants_turn(&self, host: HostId) -> bool {
         self.hosts[host].turn_due
     }
@@ -51,7 +51,7 @@ impl Network {
         ready
     }
 
-    /// `at`: by the host's clock.
+    /// Sets the host's timer to `at`, by the host's clock; `None` stops the timer.
     pub(crate) fn wake_at(&mut self, host: HostId, at: Option<Time>) {
         let now = self.now;
         let node = &mut self.hosts[host];
@@ -63,7 +63,8 @@ impl Network {
         }
     }
 
-    /// A host's timer was set for this time. Whether it is due; it may have been set later since.
+    /// Whether the host's timer, queued for `at`, is due. If the timer was set to a later time since, it is queued
+    /// again.
     pub(crate) fn is_due(&mut self, host: HostId, at: Time) -> bool {
         let node = &mut self.hosts[host];
         if node.armed != Some(at) {

@@ -1,4 +1,4 @@
-//! What a relay's world is like, drawn from its seed.
+//! The parameters of a relay's world, drawn from its seed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,6 @@ use crate::relay::settings;
 use crate::rng::Rng;
 use crate::weather::Weather;
 
-/// What a world is like, drawn from its seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Climate {
     pub(crate) weather: Weather,
@@ -24,17 +23,16 @@ pub(crate) struct Climate {
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) clients_max: usize,
     pub(crate) rude_in_1000: u64,
-    /// No faults: every polite stream must complete.
+    /// No faults: every stream whose ends intend it must complete.
     pub(crate) calm: bool,
     pub(crate) fault_ns_max: u64,
     pub(crate) attack: Option<Attack>,
-    /// Somebody on the path of the helpers' links alters them.
+    /// An attacker on the path of the helpers' links alters segments.
     pub(crate) is_altered: bool,
-    /// What helpers should keep to; where a fault is planted, they are told nothing of it.
+    /// Bounds that helpers must keep; a helper with a planted fault does not know them.
     pub(crate) unauthenticated: Bounds,
 }
 
-/// Draws one.
 pub(crate) fn drawn(
     rng: &mut Rng,
     of_attack: &mut Rng,
@@ -44,12 +42,12 @@ pub(crate) fn drawn(
     let calm = canary.is_some() || rng.chance(1, 4);
     let mut weather = Weather::drawn(rng, calm);
     if canary == Some(Canary::ReadFlooders) {
-        // So that much comes, and little of the answers is with the transport.
+        // Much input, and few of its answers in the transport's queue.
         weather = Weather { queue_bytes_max: 2_000, ..Weather::calm() };
     }
     let mut ring = KeyRing::new();
     ring.accept(Role::Helper, helper_key());
-    // Half of the worlds have windows so wide that only the links hold anybody up.
+    // In half of the worlds windows are so wide that only links limit a stream.
     let wide = canary != Some(Canary::ForgetCredit) && rng.chance(1, 2);
     let window = if wide { 256 * 1024 } else { rng.scale(16, 4096) as u32 };
     let limits = Limits {
@@ -96,8 +94,9 @@ pub(crate) fn drawn(
     }
 }
 
-/// Faults lose connections, and only an alterer alters bytes, of links alone; and all but attackers keep to the protocol. `has_been_full`: the
-/// helper may have had as many clients as it may have when it said this.
+/// Whether a helper's notice is a violation. Faults lose connections, only an alterer changes bytes, and only on
+/// links; all but attackers keep to the protocol. `has_been_full`: the helper may have had `clients_max` clients when
+/// it gave the notice.
 pub(crate) fn is_suspicious(notice: Notice, climate: &Climate, has_been_full: bool) -> bool {
     let bounds = climate.unauthenticated;
     match notice {
@@ -108,8 +107,8 @@ pub(crate) fn is_suspicious(notice: Notice, climate: &Climate, has_been_full: bo
         Notice::LinkDown { why: LinkDown::Link(error), .. } => error != LinkError::HandshakeTimeout,
         Notice::ClientCut { why, .. } => !matches!(why, Cut::Memory(_)),
         Notice::ClientRefused { why: Refusal::Handshake(error), .. } => error != LinkError::HandshakeTimeout,
-        // An attack is too small for the shipped bounds to be reached. In a full helper, clients that have yet to
-        // authenticate make room for others.
+        // An attack is too small to reach the shipped bounds. A full helper closes unauthenticated clients for new
+        // ones.
         Notice::ClientRefused { why: Refusal::Crowded, .. } => bounds == Bounds::DEFAULT && !has_been_full,
         Notice::ClientRefused { why, .. } => {
             matches!(why, Refusal::Address | Refusal::NotItsOwnAddress | Refusal::OtherServer)

@@ -1,4 +1,4 @@
-//! Library clients: each opens a link of its own to a helper, and one virtual connection after the other on it.
+//! Library clients: each opens a link to a helper, and virtual connections on it, one after the other.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::oracle::Shared;
 use crate::relay::script::Script;
 use crate::rng::Rng;
 
-/// A host full of library clients.
+/// A host of library clients.
 pub struct Library {
     targets: Vec<SocketAddr>,
     key: Key,
@@ -35,13 +35,13 @@ struct Link {
     end: OpenerLink,
     unsent: Unsent,
     current: Option<(Id, Script)>,
-    /// Virtual connections that it still means to open.
+    /// Virtual connections still to be opened.
     left: u32,
     finished: bool,
 }
 
 impl Library {
-    /// Clients of these helpers, up to so many at a time.
+    /// Clients of the helpers at `targets`, at most `clients_max` at a time.
     pub fn new(
         addresses: AddressBook,
         targets: Vec<SocketAddr>,
@@ -65,7 +65,7 @@ impl Library {
         }
     }
 
-    /// No new clients come, and who did not read reads.
+    /// Stops new clients; clients that did not read begin to.
     pub fn calm_down(&mut self, now: Time) {
         self.next_client = None;
         self.next_work = Some(now);
@@ -92,7 +92,7 @@ impl Library {
             policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
             encryption: Encryption::Preferred,
         };
-        let left = self.rng.range(1, 4) as u32; // small
+        let left = self.rng.range(1, 4) as u32; // at most 4
         let end = OpenerLink::new(&config, now, fresh);
         self.links.insert(
             conn,
@@ -137,7 +137,7 @@ impl Library {
             if let Ok(id) = link.end.open(link.address, None) {
                 let mut script = Script::new(&mut self.rng, link.address, self.rude_in_1000, &self.oracle);
                 if self.next_client.is_none() {
-                    // It was on its way when the storm ended.
+                    // The link was in flight when the storm ended.
                     script.calm_down();
                 }
                 link.current = Some((id, script));
@@ -187,7 +187,7 @@ impl Library {
 }
 
 impl Link {
-    /// Whether everything is sent.
+    /// Returns whether everything was sent.
     fn transmit<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) -> bool {
         let next = |spent| {
             self.end.recycle(spent);

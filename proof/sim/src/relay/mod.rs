@@ -1,11 +1,11 @@
 //! The world of relays: clients, helpers and a server over links, with faults; every byte is checked.
 //!
-//! - [`world`]: who takes part
-//! - `server`, `helpers`, `clients`, `library`: the hosts
-//! - `settings`, `climate`, `faults`: what a seed draws, and what goes wrong when
-//! - `script`: what each client says
-//! - [`canary`]: planted faults that a run must find
-//! - [`run()`]: a storm, then calm, and what was found
+//! - [`world`]: the hosts and their faults
+//! - `server`, `helpers`, `clients`, `library`: the hosts' applications
+//! - `settings`, `climate`, `faults`: what a seed draws, and what faults do
+//! - `script`: what each client sends and reads
+//! - [`canary`]: planted faults that a run must detect
+//! - [`run()`]: a storm, then calm, and the report
 
 pub mod canary;
 pub mod world;

@@ -1,4 +1,4 @@
-//! What a client means to do, drawn from the seed.
+//! What a client does, drawn from the seed.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,41 +9,39 @@ use crate::oracle::Shared;
 use crate::pattern::{TOKEN_BYTES, Token, bytes_of, request_word};
 use crate::rng::Rng;
 
-/// How a client behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     /// Sends, finishes, reads all, closes.
     Polite,
     /// Reads slowly, and sends in pieces with pauses.
     Slow,
-    /// Resets after so many bytes.
+    /// Resets its connection after this many bytes.
     Leaves(u64),
     /// Does not read until the storm is over.
     Deaf,
 }
 
-/// One virtual connection from its client's side: what is still to be sent, what was received.
+/// The client's side of one virtual connection.
 #[derive(Debug)]
 pub struct Script {
-    /// Its name in the oracle's books.
+    /// The stream's token at the oracle.
     pub token: Token,
-    /// How it behaves.
     pub manner: Manner,
     length: u64,
     sent: u64,
-    /// Until when it pauses.
+    /// The client sends nothing before this time.
     pub pause: Time,
-    /// It has said that it sends no more.
+    /// The client has sent its end.
     pub finished: bool,
-    /// It was told that the server sends no more.
+    /// The client has received the end of the replies.
     pub saw_end: bool,
-    /// Received and not yet given credit for.
+    /// Received and not yet given credit for, bytes.
     pub unread: u64,
     oracle: Shared,
 }
 
 impl Script {
-    /// Draws one.
+    /// Draws a client's script, and begins its stream at the oracle.
     pub fn new(rng: &mut Rng, client: SocketAddr, rude_in_1000: u64, oracle: &Shared) -> Script {
         let token = rng.word();
         let length =
@@ -69,7 +67,7 @@ impl Script {
         }
     }
 
-    /// The next bytes to be sent, if it sends now.
+    /// The next bytes to be sent; empty during a pause and after the end.
     pub fn next_bytes(&self, now: Time, rng: &mut Rng) -> Vec<u8> {
         if self.finished || self.pause > now {
             return Vec::new();
@@ -78,7 +76,7 @@ impl Script {
         bytes_of(request_word, self.token, self.sent, part)
     }
 
-    /// So many of them were taken.
+    /// The transport took this many bytes.
     pub fn took(&mut self, bytes: usize, now: Time, rng: &mut Rng) {
         self.sent += bytes as u64;
         self.oracle.borrow_mut().sent(self.token, bytes as u64);
@@ -87,29 +85,29 @@ impl Script {
         }
     }
 
-    /// Whether all is sent, and it may say so.
+    /// Whether all bytes are sent, and the end is not.
     pub fn is_sent(&self) -> bool {
         self.sent == self.length && !self.finished
     }
 
-    /// It says that it sends no more.
+    /// Records that the client sends no more.
     pub fn finish(&mut self) {
         self.finished = true;
         self.oracle.borrow_mut().sent_all(self.token);
     }
 
-    /// Whether it leaves now, without a word.
+    /// Whether the client resets its connection now.
     pub fn leaves(&self) -> bool {
         matches!(self.manner, Manner::Leaves(after) if self.sent >= after)
     }
 
-    /// Bytes of the reply.
+    /// Handles reply bytes.
     pub fn got(&mut self, bytes: &[u8]) {
         self.unread += bytes.len() as u64;
         self.oracle.borrow_mut().got_by_client(self.token, bytes);
     }
 
-    /// Bytes that it reads now: credit for them is given back.
+    /// Reads some bytes; returns how many, to be granted again.
     pub fn reads(&mut self, rng: &mut Rng) -> u64 {
         let part = match self.manner {
             Manner::Deaf => 0,
@@ -120,19 +118,19 @@ impl Script {
         part
     }
 
-    /// No more replies follow.
+    /// Handles the end of the replies.
     pub fn end_of_replies(&mut self) {
         if !std::mem::replace(&mut self.saw_end, true) {
             self.oracle.borrow_mut().client_saw_end(self.token);
         }
     }
 
-    /// It is over.
+    /// The stream is over for the client.
     pub fn done(&self) {
         self.oracle.borrow_mut().client_done(self.token, self.saw_end && self.finished);
     }
 
-    /// The storm is over: who did not read reads.
+    /// A client that did not read begins to.
     pub fn calm_down(&mut self) {
         if self.manner == Manner::Deaf {
             self.manner = Manner::Polite;

@@ -1,4 +1,4 @@
-//! One world: clients, helpers and a server, the weather and the faults, all from one seed.
+//! A relay's world: clients, helpers, a server and faults, all from one seed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,11 +28,11 @@ const RAW: HostId = 1;
 const LIBRARY: HostId = 2;
 const FIRST_HELPER: HostId = 3;
 
-/// Something is done by the world itself.
+/// Numbers of the world's own events; a host's index is added to `RESTART`.
 const FAULT: u64 = 0;
 const RESTART: u64 = 1;
 
-/// From where on the server keeps replies is looked at once in so many steps.
+/// The server's kept replies are checked once in this many steps.
 const KEPT_EVERY: u64 = 16;
 
 enum Node {
@@ -44,28 +44,26 @@ enum Node {
     Down(Down),
 }
 
-/// A running world.
 pub struct World {
     pub(crate) network: Network,
     nodes: Vec<Node>,
     pub(crate) oracle: Shared,
     rng: Rng,
     climate: Climate,
-    /// By host: how many clients each helper had when it was last looked at.
+    /// By host: clients of each helper at the last check.
     clients_before: Vec<u32>,
     storm: bool,
     happened: u64,
-    /// Faults that were made.
+    /// Faults injected.
     pub faults: u64,
-    /// Batches and messages that helpers sent, until they died or now.
+    /// Batches and messages that helpers sent.
     pub traffic: (u64, u64),
 }
 
 impl World {
-    /// A world at its beginning.
     pub fn new(seed: u64, canary: Option<Canary>) -> World {
         let mut rng = Rng::new(seed);
-        // From generators of their own: the rest of each world stays what it was.
+        // Generators of their own leave the rest of each world unchanged.
         let mut of_attack = Rng::new(!seed);
         let mut of_alterer = Rng::new(seed.rotate_left(32) ^ 1);
         let climate = climate::drawn(&mut rng, &mut of_attack, &mut of_alterer, canary);
@@ -142,7 +140,7 @@ impl World {
             let rude = self.climate.rude_in_1000 / 4;
             let (mut config, oracle) = (self.climate.server.clone(), self.oracle.clone());
             if self.faults > 0 && rng.chance(1, 2) {
-                // It comes back with other settings.
+                // The server restarts with other settings.
                 let least = settings::server_window_min(&self.climate.relay);
                 Arc::make_mut(&mut config).limits.window_bytes =
                     (rng.scale(16, 256 * 1024) as u32).max(least);
@@ -180,11 +178,11 @@ impl World {
         }
     }
 
-    /// What must hold at every moment.
+    /// Checks what must hold after every step.
     fn check_bounds(&mut self) {
         for (node, before) in self.nodes.iter_mut().zip(&mut self.clients_before) {
             let Node::Helper(relay) = node else { continue };
-            // Some may have come, or left, in the same turn.
+            // Clients may have come or left in this turn.
             let clients = relay.clients();
             let has_been_full = clients.max(*before) * 2 >= self.climate.relay.clients_max;
             *before = clients;
@@ -207,7 +205,7 @@ impl World {
         }
     }
 
-    /// What a plain client's TCP lacks is kept by the server, if anything is.
+    /// Checks that the server keeps all replies that a plain client's TCP lacks.
     fn check_kept(&mut self) {
         let Node::Server(server) = &self.nodes[SERVER] else { return };
         let received = self.network.received_by(RAW);
@@ -219,7 +217,7 @@ impl World {
         }
     }
 
-    /// What helpers hold for attackers is bounded.
+    /// Checks the bounds of what helpers hold for attackers.
     fn check_attackers(&mut self) {
         let Some(Node::Attackers(attackers)) = self.nodes.last() else { return };
         let helpers = FIRST_HELPER..FIRST_HELPER + self.climate.helpers;
@@ -249,7 +247,7 @@ impl World {
             2 => self.drain(helper),
             3 => self.change_settings(helper),
             4..=5 => {
-                // Of the server's host: a link.
+                // A connection of the server's host is a link.
                 if let Some(conn) = self.network.any_connection(SERVER, &mut self.rng) {
                     self.network.cut(SERVER, conn);
                 }
@@ -277,7 +275,7 @@ impl World {
         }
     }
 
-    /// A helper goes away in good order, or is stopped when its time is up.
+    /// Drains a helper, or stops it if it is drained.
     fn drain(&mut self, host: HostId) {
         let within = Duration::from_nanos(self.rng.scale(1_000_000, 50_000_000));
         if let Node::Helper(relay) = &mut self.nodes[host] {
@@ -288,7 +286,7 @@ impl World {
         }
     }
 
-    /// A helper that runs gets other settings, or its service is taken out until it does.
+    /// Changes a running helper's settings, or drains its service until the next change.
     fn change_settings(&mut self, host: HostId) {
         let within = Duration::from_nanos(self.rng.scale(1_000_000, 50_000_000));
         let drains = self.rng.chance(1, 4);
@@ -309,7 +307,7 @@ impl World {
         }
     }
 
-    /// The end: everything must have ended. Returns batches and messages sent by helpers.
+    /// Checks that everything has ended. Returns batches and messages sent by helpers.
     pub fn finish(&mut self) -> (u64, u64) {
         if !self.went_wrong() {
             for what in self.left() {
@@ -415,7 +413,6 @@ impl Stormy for World {
         !self.oracle.borrow().violations().is_empty()
     }
 
-    /// The world's time.
     fn now(&self) -> Time {
         self.network.now()
     }

@@ -1,4 +1,4 @@
-//! One client with a session: its application, its clock, its socket, and the driver that the client library ships.
+//! One client with a session: its application, clock and socket, and the driver that the client library ships.
 
 use std::time::Duration;
 
@@ -16,16 +16,15 @@ use super::copies;
 use crate::clock::Clock;
 use crate::rng::Rng;
 
-/// When the weather is calm nobody is impatient without reason: longer than any stall.
+/// Longer than any stall, so that after the storm no client leaves a working carrier.
 const PATIENCE_CALM: Duration = Duration::from_secs(5);
 
-/// One client.
 pub(crate) struct Client {
     pub(crate) driver: Driver<LostReason>,
     pub(crate) app: ClientApp,
     pub(crate) socket: Option<Socket>,
     pub(crate) clock: Clock,
-    /// When it looks after its session, by the world's time.
+    /// When the client's timers are due, in the world's time.
     pub(crate) wake_at: Time,
 }
 
@@ -33,20 +32,20 @@ pub(crate) struct Client {
 pub(crate) struct Socket {
     pub(crate) conn: Conn,
     pub(crate) is_connected: bool,
-    /// Bytes received that the socket has not been told of.
+    /// Bytes received and not granted again yet.
     pub(crate) ungranted: u32,
 }
 
-/// What is common to the clients of a world, while one of them has its turn.
+/// The state that the clients of a world share, borrowed for one client's turn.
 pub(crate) struct Around<'a> {
     pub(crate) rng: &'a mut Rng,
     pub(crate) books: &'a Shared,
-    /// Somebody on the way keeps copies, and says them again.
+    /// Copies of control messages, for replays.
     pub(crate) copies: Option<&'a copies::Shared>,
     pub(crate) canary: Option<Canary>,
 }
 
-/// Somebody between a client and its server: writes down what the client says, and says copies of it again.
+/// An attacker between a client and its server: records control messages and replays copies.
 struct Ear<'a, 'b> {
     session: SessionId,
     around: &'a mut Around<'b>,
@@ -77,12 +76,12 @@ impl Eavesdropper for Ear<'_, '_> {
 }
 
 impl Client {
-    /// Its own time.
+    /// The time on the client's clock.
     pub(crate) fn time(&self, now: Time) -> Time {
         self.clock.read(now)
     }
 
-    /// It is no longer slow or impatient without reason.
+    /// Ends slow reading and short timeouts.
     pub(crate) fn calm_down(&mut self, now: Time) {
         let patience = Patience { floor: PATIENCE_CALM, ceiling: PATIENCE_CALM, idle: PATIENCE_CALM };
         self.driver.set_patience(self.time(now), patience, PATIENCE_CALM);
@@ -90,7 +89,7 @@ impl Client {
         self.wake_at = now;
     }
 
-    /// Takes what the socket brings.
+    /// Handles bytes from the socket.
     pub(crate) fn receives(&mut self, here: Time, bytes: &[u8], around: &mut Around<'_>) {
         let mut scratch = Scratch::new();
         let mut input = self.driver.unseal(here, bytes, &mut scratch);
@@ -150,7 +149,7 @@ impl Client {
         }
     }
 
-    /// Somebody answers the first words before the server does, with what was said on another carrier.
+    /// A replayed answer arrives before the server's own.
     fn hears_copy(&mut self, here: Time, event: OpenerEvent<'_>, around: &mut Around<'_>) {
         let _ = self.driver.handle(here, event);
         let mut books = around.books.borrow_mut();
@@ -162,7 +161,7 @@ impl Client {
             }
             _ => books.copies_refused += 1,
         }
-        // That the carrier is left for a copy breaks no rule.
+        // To leave the carrier because of a copy breaks no rule.
         while let Some(event) = self.driver.poll_event() {
             if let SessionEvent::Room = event {
                 self.app.has_room();
@@ -170,7 +169,7 @@ impl Client {
         }
     }
 
-    /// Somebody says again what the server said on another carrier.
+    /// A control message that the server sent on another carrier is replayed.
     fn hears_again(&mut self, here: Time, event: OpenerEvent<'_>, around: &mut Around<'_>) {
         if self.driver.carrier().is_none() {
             return;
@@ -182,7 +181,7 @@ impl Client {
         }
     }
 
-    /// What the driver tells.
+    /// Handles the driver's events.
     pub(crate) fn note_events(&mut self, around: &mut Around<'_>) {
         let mut has_moved = false;
         while let Some(event) = self.driver.poll_event() {
@@ -207,16 +206,16 @@ impl Client {
         self.app.looks(&self.driver, around.canary, around.books);
     }
 
-    /// Lets the socket have what was received, as far as the client likes.
+    /// Grants received bytes again: all of them, or a part if the application is slow.
     pub(crate) fn grant<T: Transport>(&mut self, rng: &mut Rng, out: &mut T) {
         let Some(socket) = self.socket.as_mut().filter(|socket| socket.ungranted > 0) else { return };
         let all = u64::from(socket.ungranted);
         let part = if self.app.is_slow() { all.min(rng.scale(100, 10_000)) } else { all };
-        socket.ungranted -= part as u32; // at most as much
+        socket.ungranted -= part as u32; // at most `ungranted`
         out.grant(socket.conn, part as u32);
     }
 
-    /// Whether there is something to do soon.
+    /// Whether the client wants a turn soon.
     pub(crate) fn has_work(&self) -> bool {
         self.socket.as_ref().is_some_and(|socket| socket.ungranted > 0) || self.app.has_work()
     }
@@ -229,7 +228,7 @@ impl Client {
         }
     }
 
-    /// Sends what there is.
+    /// Sends the driver's output as far as the socket takes it.
     pub(crate) fn transmit<T: Transport>(&mut self, here: Time, around: &mut Around<'_>, out: &mut T) {
         let Some(conn) = self.socket.as_ref().filter(|socket| socket.is_connected).map(|socket| socket.conn)
         else {

@@ -1,5 +1,5 @@
-//! The application of a client: writes at its own pace, reads at its own pace, and ends its session when its time has
-//! come. It writes again only when it was told that there is room.
+//! A client's application: writes and reads at its own pace, and ends its session at its own time. After a partial
+//! write it waits for room.
 
 use spillway_batch::CloseReason;
 use spillway_session::{Driver, SessionEnd};
@@ -16,23 +16,23 @@ pub(crate) struct ClientApp {
     id: SessionId,
     to_write: u64,
     written: u64,
-    /// It was told of room since what it wrote was taken in part only.
+    /// False between a partial write and the next event of room.
     may_write: bool,
     has_finished: bool,
-    /// Resets its session when it has written this much.
+    /// Resets its session when it has written this many bytes.
     leaves_at: Option<u64>,
     unread: u64,
     /// Closes in order as soon as it has written all.
     is_hasty: bool,
     /// Reads little at a time, from its session and from its socket.
     is_slow: bool,
-    /// How the session's replies ended, as far as it has looked.
+    /// How the session ended, as last checked.
     seen: Option<SessionEnd>,
     has_closed: bool,
 }
 
 impl ClientApp {
-    /// Of a session that begins.
+    /// Draws the behaviour for a new session.
     pub(crate) fn drawn(id: SessionId, manners: &Manners, rng: &mut Rng) -> ClientApp {
         let rude = rng.chance(manners.rude_in_1000, 1000);
         ClientApp {
@@ -50,7 +50,7 @@ impl ClientApp {
         }
     }
 
-    /// It is no longer slow, and writes little more.
+    /// Ends slow reading, and limits what is still to be written.
     pub(crate) fn calm_down(&mut self) {
         self.is_slow = false;
         self.to_write = self.to_write.min(self.written + 1_000);
@@ -60,12 +60,12 @@ impl ClientApp {
         self.is_slow
     }
 
-    /// It may write again.
+    /// Room to write is reported.
     pub(crate) fn has_room(&mut self) {
         self.may_write = true;
     }
 
-    /// Replies came.
+    /// Handles reply bytes.
     pub(crate) fn receives(&mut self, bytes: &[u8], books: &Shared) {
         self.unread += bytes.len() as u64;
         let mut books = books.borrow_mut();
@@ -73,7 +73,7 @@ impl ClientApp {
         books.client_holds(self.id, self.unread);
     }
 
-    /// ReleaseSchedule whether the replies have ended, and how, and whether the session was closed in answer.
+    /// Records the end of the session, if the driver reports one, and the close that follows it.
     pub(crate) fn looks(&mut self, driver: &Driver<LostReason>, canary: Option<Canary>, books: &Shared) {
         let Some(end) = driver.end() else { return };
         let mut books = books.borrow_mut();
@@ -96,14 +96,14 @@ impl ClientApp {
         }
     }
 
-    /// Writes and reads some, and ends what is to be ended.
+    /// Writes and reads some bytes, and ends what is to be ended.
     pub(crate) fn work(&mut self, driver: &mut Driver<LostReason>, rng: &mut Rng, books: &Shared) {
         if self.has_closed || driver.is_over() {
             return;
         }
         let mut books = books.borrow_mut();
         let most = (self.to_write - self.written.min(self.to_write)).min(rng.scale(1, 32 * 1024));
-        // One more than there is room for, to be told when there is more.
+        // One byte more than there is room for, so that room is reported later.
         let most = most.min(driver.room() as u64 + 1);
         if self.may_write && most > 0 {
             let bytes = books.request(self.id, most);
@@ -130,7 +130,7 @@ impl ClientApp {
         }
     }
 
-    /// Whether there is something to do soon.
+    /// Whether the application can work without a further event.
     pub(crate) fn has_work(&self) -> bool {
         !self.has_closed && (self.unread > 0 || (self.written < self.to_write && self.may_write))
     }

@@ -1,5 +1,5 @@
-//! A host full of clients with sessions: each moves its session between helpers and the server itself, when a carrier is
-//! lost, when it is silent for longer than the client has patience, and at whim.
+//! A host of clients with sessions: each moves its session between helpers and the server's own link port, when a
+//! carrier fails or is silent for too long, and at random.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,29 +22,28 @@ use crate::clock::Clock;
 use crate::network::AddressBook;
 use crate::rng::Rng;
 
-/// Carriers that were left and still live, at most.
+/// Bound of abandoned carriers that stay open.
 const LEFT_MAX: usize = 50;
-/// Who takes part, as far as clients know.
+/// What clients share: link ports, keys, and the checkers.
 pub(crate) struct Surroundings {
     pub(crate) addresses: AddressBook,
-    /// Link ports of helpers, and the server's as the last one.
+    /// Link ports of the helpers; the last one is the server's.
     pub(crate) ports: Vec<SocketAddr>,
     pub(crate) key: Key,
     pub(crate) books: Shared,
-    /// Somebody on the way keeps copies.
+    /// Copies of control messages, for replays.
     pub(crate) copies: Option<copies::Shared>,
-    /// Planted.
     pub(crate) canary: Option<Canary>,
 }
 
-/// A host full of clients. The host's clock is right; each client has one of its own.
+/// A host of clients. The host's clock is true; each client has its own.
 pub(crate) struct Clients {
     around: Surroundings,
     manners: Manners,
     rng: Rng,
     clients: BTreeMap<u64, Client>,
     by_carrier: BTreeMap<Conn, u64>,
-    /// Carriers that were left and nobody reads, which their other ends still serve.
+    /// Carriers that clients have abandoned without closing, and when each is closed.
     left: Vec<(Conn, Time)>,
     next_number: u64,
     next_client: Option<Time>,
@@ -61,7 +60,7 @@ impl Surroundings {
         self.ports[self.ports.len() - 1]
     }
 
-    /// All link ports, in some order: helpers before the server for most clients.
+    /// All link ports, in random order; for most clients the server's port comes last.
     fn targets(&self, rng: &mut Rng) -> Vec<LinkTarget> {
         let (server, helpers) =
             self.ports.split_last().map_or((self.server(), [].as_slice()), |(s, h)| (*s, h));
@@ -80,7 +79,7 @@ impl Surroundings {
         ports.into_iter().map(target).collect()
     }
 
-    /// A client moves for no reason, or hears of other link ports.
+    /// Moves a client to another link port, or gives it another list of link ports.
     fn whim(&self, here: Time, driver: &mut Driver<LostReason>, rng: &mut Rng) {
         if driver.is_closed_here() {
             return;
@@ -110,7 +109,7 @@ impl Clients {
         }
     }
 
-    /// No new clients come, and nobody is slow or impatient without reason.
+    /// Stops new clients, slow reading and short timeouts.
     pub(crate) fn calm_down(&mut self, now: Time) {
         self.is_calm = true;
         self.next_client = None;
@@ -120,7 +119,7 @@ impl Clients {
         }
     }
 
-    /// The clocks of some clients run otherwise from now on.
+    /// Changes the clock rates of half of the clients.
     pub(crate) fn drift(&mut self, now: Time) {
         for client in self.clients.values_mut() {
             if self.rng.chance(1, 2) {
@@ -130,12 +129,12 @@ impl Clients {
         }
     }
 
-    /// Carriers and clients that there still are.
+    /// Clients and abandoned carriers.
     pub(crate) fn open(&self) -> usize {
         self.clients.len() + self.left.len()
     }
 
-    /// A client comes, with an id that nobody has had.
+    /// A client with a new session arrives.
     fn arrive(&mut self, now: Time) {
         let rng = &mut self.rng;
         let mut id = SessionId([0; 16]);
@@ -150,7 +149,7 @@ impl Clients {
         self.next_number += 1;
     }
 
-    /// Does what there is to do: writes, reads, ends, moves, and whatever is due.
+    /// Gives one client a turn: its application, timers, moves and output.
     fn pump<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let here = client.time(now);
@@ -183,7 +182,7 @@ impl Clients {
         };
     }
 
-    /// Gives the socket what it takes, and does what the driver says.
+    /// Sends a client's output and does what its driver asks for.
     fn settle<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         while let Some(client) = self.clients.get_mut(&number) {
             let here = client.time(now);
@@ -206,7 +205,7 @@ impl Clients {
         }
     }
 
-    /// Closes a client's socket, or leaves it open and unread for a while.
+    /// Closes a client's socket, or abandons it open and unread for a while.
     fn close<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let Some(socket) = client.socket.take() else { return };

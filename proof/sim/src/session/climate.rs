@@ -1,4 +1,4 @@
-//! What a world of sessions is like, drawn from its seed.
+//! The parameters of a world of sessions, drawn from its seed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,50 +17,49 @@ use crate::relay::settings;
 use crate::rng::Rng;
 use crate::weather::Weather;
 
-/// A record of a link holds up to 16 KiB until it is complete. Where helpers have hardly more memory than one, and no other
-/// way is known, a session never gets its bytes across. A real helper has 1 MiB at least.
+/// A record holds up to 16 KiB until it is complete: a session whose only route is a helper with less memory than a
+/// few records would never end. A real helper has at least 1 MiB.
 const HELPER_MEMORY_MIN: usize = 128 * 1024;
 
-/// What may happen.
+/// The faults of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Faults {
-    /// Nothing, but clients move at whim.
+    /// No faults; clients still move at random.
     None,
-    /// Whatever a session survives: nobody may be told *gone*.
+    /// Faults that every session survives: no client may learn that its session is *gone*.
     Survivable,
-    /// The server is restarted, too, and its table is full, or waits for nobody for long.
+    /// Restarts of the server, too, and servers with small tables and short timeouts.
     All,
 }
 
-/// What is chosen once for a world.
 pub(crate) struct Climate {
     pub(crate) weather: Weather,
     pub(crate) manners: Manners,
     pub(crate) relay: Config,
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) table: TableLimits,
-    /// Of a thousand sessions, how many the server's application closes early.
+    /// Sessions, of a thousand, that the server's application closes early.
     pub(crate) rude_in_1000: u64,
     pub(crate) helpers: usize,
     pub(crate) faults: Faults,
     pub(crate) fault_ns_max: u64,
-    /// A way that carries nothing does so for at most this.
+    /// Longest time for which a direction between two hosts carries nothing, nanoseconds.
     pub(crate) silence_ns_max: u64,
-    /// Most faults are clients' carriers that are slow for a while, and are left while they still carry something.
+    /// Most faults stall carriers of clients, which then abandon carriers that still deliver.
     pub(crate) is_restless: bool,
-    /// Of a thousand faults, how many more restart the server.
+    /// Faults, of a thousand, that are changed to a restart of the server.
     pub(crate) restarts_in_1000: u64,
-    /// Somebody on the way keeps copies of what is said, and says it again.
+    /// An attacker records control messages and replays them.
     pub(crate) is_copied: bool,
-    /// Every host's clock is another.
+    /// Every host has its own clock rate.
     pub(crate) clocks_differ: bool,
     pub(crate) attack: Option<Attack>,
-    /// What servers and helpers should keep to; where a fault is planted, the server is told nothing of it.
+    /// Bounds that servers and helpers must keep; the server with a planted fault does not know them.
     pub(crate) unauthenticated: Bounds,
 }
 
 impl Climate {
-    /// Where a fault is planted the weather is such that it shows: much moves, and bounds are met.
+    /// A planted fault is given the parameters under which it shows: many moves, and bounds that are reached.
     pub(crate) fn drawn(rng: &mut Rng, of_attack: &mut Rng, canary: Option<Canary>) -> Climate {
         let faults = match canary {
             Some(Canary::GoneFurther | Canary::FalseOver) => Faults::All,
@@ -71,7 +70,7 @@ impl Climate {
         let clients_max = rng.scale(if canary.is_some() { 8 } else { 2 }, 60) as usize;
         let is_tight = matches!(canary, Some(Canary::KeepMore | Canary::TakeMore | Canary::ForgetCredit));
         let tight = StreamLimits { window_bytes: 1_000, kept_bytes_max: 1_000 };
-        // So that something is always under way.
+        // Small windows keep bytes in flight.
         let busy = StreamLimits { window_bytes: 8_000, kept_bytes_max: 8_000 };
         let table = TableLimits {
             sessions_max: if is_harsh { rng.pick(&[clients_max, 10_000]) } else { 10_000 },
@@ -85,7 +84,7 @@ impl Climate {
             ..TableLimits::default()
         };
         let at_clients = if canary.is_some() { busy } else { stream(rng) };
-        // Where little fits at a time, much takes for ever.
+        // Small buffers pass few bytes per round trip, so sessions are short.
         let least = |limits: StreamLimits| limits.kept_bytes_max.min(limits.window_bytes as usize) as u64;
         let bytes_max = (least(table.stream).min(least(at_clients)) * 300).min(300_000);
         let manners = Manners {
@@ -113,7 +112,7 @@ impl Climate {
         };
         let unauthenticated = attackers::drawn_bounds(of_attack, attack, canary.is_some());
         Climate {
-            // Where a fault is planted much happens in few steps, to those who have much under way.
+            // A planted fault must show within few steps.
             weather: if canary.is_some() { Weather::calm() } else { Weather::drawn(rng, calm) },
             manners,
             relay: {
@@ -144,12 +143,12 @@ impl Climate {
 
 fn stream(rng: &mut Rng) -> StreamLimits {
     StreamLimits {
-        window_bytes: rng.scale(16, 256 * 1024) as u32, // fits
+        window_bytes: rng.scale(16, 256 * 1024) as u32,
         kept_bytes_max: rng.scale(16, 256 * 1024) as usize,
     }
 }
 
-/// From some milliseconds to so many seconds.
+/// From 20 ms to `seconds`.
 fn at_most(rng: &mut Rng, seconds: u64) -> Duration {
     Duration::from_nanos(rng.scale(20_000_000, seconds * 1_000_000_000))
 }

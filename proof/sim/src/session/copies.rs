@@ -1,5 +1,5 @@
-//! Copies of what was said: somebody on the way keeps them, and says them again later, on other carriers. Frames are not
-//! encrypted, so it can; only first words and their answers are proved.
+//! Copies of control messages, which an attacker replays later, on other carriers. Frames are not encrypted here;
+//! only opening messages and their answers are authenticated.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -10,12 +10,11 @@ use spillway_wire::session::{Resumed, SessionId};
 
 use crate::rng::Rng;
 
-/// Of each sort, at most.
+/// Bound of each queue.
 const KEPT_MAX: usize = 100;
-/// The newest may still overtake their originals.
+/// The newest copies may still arrive before their originals.
 const NEWEST: usize = 4;
 
-/// What was copied.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     words: VecDeque<(SessionId, Control)>,
@@ -24,7 +23,7 @@ pub(crate) struct Copies {
     to_client: VecDeque<(SessionId, Control)>,
 }
 
-/// Shared by everybody on the way.
+/// Shared by all attackers of a world.
 pub(crate) type Shared = Rc<RefCell<Copies>>;
 
 fn keep<T>(queue: &mut VecDeque<T>, copy: T) {
@@ -39,26 +38,26 @@ fn any_of(queue: &VecDeque<(SessionId, Control)>, id: SessionId, rng: &mut Rng) 
     (!of_session.is_empty()).then(|| rng.pick(&of_session))
 }
 
-/// What an old copy does no harm: it is an absolute offset. The others (*finish*, *close*) are not proved, and whoever
-/// can say them again on a carrier can as well make them up.
+/// Whether an old copy is harmless: the message carries an absolute offset. *Finish* and *close* are not
+/// authenticated: an attacker who can replay them on a carrier can also forge them.
 fn is_absolute(control: &Control) -> bool {
     matches!(control, Control::Credit(_) | Control::Acknowledge(_))
 }
 
 impl Copies {
-    /// A session's first words.
+    /// Keeps an opening message.
     pub(crate) fn of_words(&mut self, id: SessionId, words: Control) {
         keep(&mut self.words, (id, words));
     }
 
-    /// Something else that a client said.
+    /// Keeps another control message from a client.
     pub(crate) fn of_client(&mut self, id: SessionId, control: Control) {
         if is_absolute(&control) {
             keep(&mut self.to_server, (id, control));
         }
     }
 
-    /// Something that a server said.
+    /// Keeps a control message from a server.
     pub(crate) fn of_server(&mut self, id: SessionId, control: Control) {
         match control {
             Control::Resumed(answer) => keep(&mut self.answers, (id, answer)),
@@ -67,7 +66,7 @@ impl Copies {
         }
     }
 
-    /// First words: of the newest, or of any.
+    /// An opening message: one of the newest, or any.
     pub(crate) fn words(&self, rng: &mut Rng) -> Option<(SessionId, Control)> {
         let all = self.words.len();
         let newest = if rng.chance(1, 2) { NEWEST } else { all };
@@ -75,7 +74,7 @@ impl Copies {
         self.words.get(all.checked_sub(1 + back)?).copied()
     }
 
-    /// An answer to first words: of this session, or of any.
+    /// An answer to an opening message: of this session, or of any.
     pub(crate) fn answer(&self, id: SessionId, rng: &mut Rng) -> Option<Resumed> {
         let own: Vec<Resumed> = self.answers.iter().filter(|(of, _)| *of == id).map(|(_, a)| *a).collect();
         if own.is_empty() || rng.chance(1, 4) {
@@ -85,12 +84,12 @@ impl Copies {
         Some(rng.pick(&own))
     }
 
-    /// What this session's client said.
+    /// A control message from this session's client.
     pub(crate) fn said_by_client(&self, id: SessionId, rng: &mut Rng) -> Option<Control> {
         any_of(&self.to_server, id, rng)
     }
 
-    /// What the server said to this session's client.
+    /// A control message from the server to this session's client.
     pub(crate) fn said_by_server(&self, id: SessionId, rng: &mut Rng) -> Option<Control> {
         any_of(&self.to_client, id, rng)
     }

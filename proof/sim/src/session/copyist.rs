@@ -1,5 +1,5 @@
-//! Somebody who has a helper's key, and says what others have said: before them, after them, twice, in any order. Nothing
-//! that is not proved is believed of a helper, so sessions must not care.
+//! An attacker with a helper's key who replays opening messages: before the original, after it, twice, in any order.
+//! Sessions must not be disturbed, because a server accepts from a helper only what is authenticated end to end.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,10 +18,10 @@ use super::check::Check;
 use super::copies;
 use crate::rng::Rng;
 
-/// Connections on its link, at most.
+/// Bound of connections on the attacker's link.
 const CONNECTIONS_MAX: usize = 10;
 
-/// The copyist's host.
+/// The application of the attacker's host.
 pub(crate) struct Copyist {
     target: SocketAddr,
     key: Key,
@@ -29,7 +29,7 @@ pub(crate) struct Copyist {
     copies: copies::Shared,
     books: Shared,
     link: Option<Link>,
-    /// When it says something next, or looks for a link.
+    /// When the attacker acts next.
     next_at: Time,
     is_calm: bool,
 }
@@ -41,7 +41,7 @@ struct Link {
     said: VecDeque<Said>,
 }
 
-/// A connection on which something was said again.
+/// A connection on which an opening message was replayed.
 struct Said {
     id: Id,
     session: SessionId,
@@ -59,13 +59,13 @@ impl Copyist {
         Copyist { target, key, rng, copies, books, link: None, next_at: Time::ZERO, is_calm: false }
     }
 
-    /// It says nothing more.
+    /// Stops the replays.
     pub(crate) fn calm_down(&mut self) {
         self.is_calm = true;
         self.next_at = Time::ZERO;
     }
 
-    /// What it has not come to an end with.
+    /// The link and its connections that are open.
     pub(crate) fn open(&self) -> usize {
         self.link.as_ref().map_or(0, |link| 1 + link.said.len())
     }
@@ -87,7 +87,7 @@ impl Copyist {
         let Some(end) = link.end.as_mut().filter(|end| end.is_established()) else { return };
         let copies = self.copies.borrow();
         match self.rng.below(4) {
-            // Something besides, where the first words were said: be they refused or not.
+            // A control message behind the replayed opening message, which may have been refused.
             0 if !link.said.is_empty() => {
                 let said = &link.said[self.rng.below(link.said.len() as u64) as usize];
                 if let Some(control) = copies.said_by_client(said.session, &mut self.rng)

@@ -1,4 +1,4 @@
-//! What a server's links bring: first words, bytes and control messages of sessions.
+//! The server's input from its links: opening messages, bytes and control messages of sessions.
 
 use std::net::SocketAddr;
 
@@ -154,7 +154,7 @@ impl Server {
         }
     }
 
-    /// The session's application, as long as it has not closed. Something happened to it.
+    /// The session's application, unless it has closed; marks the session as busy.
     fn app(&mut self, session: SessionHandle) -> Option<&mut App> {
         self.busy.insert(session);
         self.known.get_mut(&session)?.app.as_mut()
@@ -176,7 +176,7 @@ impl Server {
         }
     }
 
-    /// The mistake is in what is delivered, not in the count of it.
+    /// Delivers bytes twice or wrongly for a canary, and leaves the application's count of unread bytes as it was.
     fn receive_wrongly(&mut self, session: SessionHandle, bytes: &[u8]) {
         self.receive(session, bytes);
         if let Some(app) = self.app(session) {
@@ -220,7 +220,7 @@ impl Server {
     }
 }
 
-/// The answer of a server that has received all that the client has sent.
+/// A forged answer that confirms every byte that the client has sent.
 fn false_over(opening: &Opening) -> Control {
     let Position { sent, received, .. } = opening.position;
     let position = Position { sent: received, received: sent, credit: u64::MAX, finish_received: false };

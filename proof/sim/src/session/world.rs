@@ -1,4 +1,4 @@
-//! A world: one server, some helpers, a host full of clients with sessions, the weather between them, and faults.
+//! A world of sessions: one server, some helpers, a host of clients, and faults.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::storm::Stormy;
 const CLIENTS: HostId = 1;
 const FIRST_HELPER: HostId = 2;
 
-// What happens to the world itself: a fault, something that the server's operator does, or from these numbers on, by host.
+// Numbers of the world's own events; a host's index is added to `RESTART` and `WAKE_UP`.
 const FAULT: u64 = 0;
 const OPERATOR: u64 = 1;
 const RESTART: u64 = 1_000;
@@ -44,29 +44,27 @@ enum Node {
     Attackers(Box<Attackers>),
 }
 
-/// One world.
 pub struct World {
     pub(crate) network: Network,
-    /// What must be true of all sessions.
+    /// Checks all sessions.
     pub books: Shared,
     nodes: Vec<Node>,
-    /// Hosts that stand still: the program lives, its peers hear nothing.
+    /// Hosts whose programs are stopped, as by SIGSTOP.
     asleep: BTreeSet<HostId>,
     climate: Climate,
-    /// Planted at the server.
     canary: Option<Canary>,
     rng: Rng,
-    /// Where the server's operator says where sessions are to be: what is drawn for that.
+    /// Draws the operator's actions, in worlds with an operator.
     operator: Option<Rng>,
     storm: bool,
     pub(crate) faults: u64,
 }
 
 impl World {
-    /// A world at its beginning. `blind` is not looked at.
+    /// Creates a world at its beginning; the check `blind` is off.
     pub fn new(seed: u64, canary: Option<Canary>, blind: Option<Check>) -> World {
         let mut rng = Rng::new(seed);
-        // From a generator of its own: the rest of each world stays what it was.
+        // A generator of its own leaves the rest of each world unchanged.
         let mut of_attack = Rng::new(!seed);
         let climate = Climate::drawn(&mut rng, &mut of_attack, canary);
         let mut network = Network::new(rng.word(), climate.weather);
@@ -162,7 +160,7 @@ impl World {
         self.books.borrow_mut().violation(check, what);
     }
 
-    /// The program ends, or the whole host loses power; and it comes back.
+    /// Ends a host's program, or turns the host's power off; a restart follows.
     fn stop(&mut self, host: HostId, power: bool) {
         if let Node::Server(mut server) = std::mem::replace(&mut self.nodes[host], Node::Down(Down)) {
             server.die();
@@ -190,7 +188,7 @@ impl World {
         }
     }
 
-    /// What is held for attackers is bounded.
+    /// Checks the bounds of what is held for attackers.
     fn check_attackers(&mut self) {
         let Some(Node::Attackers(attackers)) = self.nodes.last() else { return };
         let mut wrong = Vec::new();
@@ -259,7 +257,7 @@ impl World {
         self.network.after(Duration::from_nanos(next), Happening::World(FAULT));
     }
 
-    /// The server's operator wants sessions elsewhere, or leaves it to them; or some are to come back.
+    /// The operator places sessions, or releases some.
     fn operate(&mut self) {
         let Some(rng) = self.operator.as_mut().filter(|_| self.storm) else { return };
         let within = Duration::from_nanos(rng.scale(100_000, 500_000_000));
@@ -276,7 +274,7 @@ impl World {
         self.network.after(next, Happening::World(OPERATOR));
     }
 
-    /// The hosts fall into two groups, one of which does not hear the other; or neither hears the other.
+    /// Partitions the hosts into two groups, in one direction or in both.
     fn divide(&mut self) {
         let both_ways = self.rng.chance(1, 3);
         let delay = Duration::from_nanos(self.rng.scale(5_000_000, 10 * self.climate.silence_ns_max));
@@ -309,7 +307,7 @@ impl World {
         }
     }
 
-    /// As by SIGSTOP, and SIGCONT later.
+    /// Stops a host's program, as by SIGSTOP; a wake-up follows.
     fn fall_asleep(&mut self, host: HostId) {
         if self.asleep.insert(host) {
             let until = Duration::from_nanos(self.rng.scale(100_000, 400_000_000));
@@ -323,7 +321,7 @@ impl World {
         }
     }
 
-    /// A helper goes away in good order, or is stopped when its time is up.
+    /// Drains a helper, or stops it if it is drained.
     fn drain(&mut self, host: HostId) {
         let within = Duration::from_nanos(self.rng.scale(1_000_000, 50_000_000));
         if let Node::Helper(relay) = &mut self.nodes[host] {
@@ -334,13 +332,13 @@ impl World {
         }
     }
 
-    /// The end: everything must have ended.
+    /// Checks that everything has ended.
     pub fn finish(&mut self) {
         if self.went_wrong() {
             return;
         }
         if self.books.borrow().open() > 0 {
-            // What these hold is not left behind.
+            // Open sessions explain what their hosts still hold.
             return self.books.borrow_mut().all_ended();
         }
         for what in self.left() {
@@ -436,7 +434,6 @@ impl Stormy for World {
         !self.books.borrow().violations().is_empty()
     }
 
-    /// The world's time.
     fn now(&self) -> Time {
         self.network.now()
     }
