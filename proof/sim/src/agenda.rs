@@ -11,10 +11,19 @@ use crate::socket::{HostId, Segment};
 /// An event in a network.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the names are sufficient")]
-pub enum Happening {
+pub enum NetworkEvent {
     /// A connection attempt arrives.
-    Syn { from: (HostId, Conn), source: SocketAddr, target: SocketAddr },
-    Segment { at: HostId, conn: Conn, from: Option<(HostId, Conn)>, segment: Segment },
+    Syn {
+        from: (HostId, Conn),
+        source: SocketAddr,
+        target: SocketAddr,
+    },
+    Segment {
+        at: HostId,
+        conn: Conn,
+        from: Option<(HostId, Conn)>,
+        segment: Segment,
+    },
     /// A host has a turn.
     Turn(HostId),
     /// A host's timer, set for this time, runs out.

@@ -30,7 +30,7 @@ const WAITING_BYTES_MAX: usize = 64 * 1024;
 const UNREAD_BYTES_MAX: usize = 192 * 1024;
 
 /// A frame of an undefined kind, with a payload of one byte.
-const OF_NO_KIND: [u8; 8] = [0x7e, 0, 1, 0, 0, 0, 1, 0];
+const UNDEFINED_FRAME: [u8; 8] = [0x7e, 0, 1, 0, 0, 0, 1, 0];
 
 pub(crate) fn is_attacker(address: SocketAddr) -> bool {
     address.ip() == ATTACKERS_IP
@@ -47,9 +47,9 @@ pub(crate) struct Attack {
 
 impl Attack {
     /// Makes a peer that keeps unauthenticated connections exceed its bounds.
-    pub(crate) const OF_STRANGERS: Attack = Attack { connections_max: 60, strangers_in_100: 100 };
+    pub(crate) const WITHOUT_KEY: Attack = Attack { connections_max: 60, strangers_in_100: 100 };
     /// Makes a peer that reads flooders exceed its bounds.
-    pub(crate) const OF_FLOODERS: Attack = Attack { connections_max: 8, strangers_in_100: 0 };
+    pub(crate) const FLOODING: Attack = Attack { connections_max: 8, strangers_in_100: 0 };
 
     /// Draws an attack in one world of three. Takes its own generator, so that the rest of the world does not change.
     pub(crate) fn drawn(rng: &mut Rng) -> Option<Attack> {
@@ -73,39 +73,42 @@ const SMALL_BOUNDS: Bounds = Bounds { per_source: 4, total: 8, young: 16 };
 pub(crate) const NO_BOUNDS: Bounds = Bounds { per_source: usize::MAX, total: usize::MAX, young: usize::MAX };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Manner {
+enum Behaviour {
     Silent,
     Garbage,
     /// Sends a part of the first handshake message.
-    Half,
+    PartialHandshake,
     /// Has a key that no peer accepts.
     WrongKey,
     /// Causes answers, and reads all of them or none; or opens a virtual connection and sends useless control
     /// messages on it.
-    Floods { reads: bool, opens: bool },
+    Floods {
+        reads: bool,
+        opens: bool,
+    },
     /// Sends requests, and reads no reply.
     NeverReads,
 }
 
-impl Manner {
-    fn drawn(attack: Attack, is_plain: bool, rng: &mut Rng) -> Manner {
+impl Behaviour {
+    fn drawn(attack: Attack, is_plain: bool, rng: &mut Rng) -> Behaviour {
         if rng.chance(attack.strangers_in_100, 100) {
             return rng.pick(&[
-                Manner::Silent,
-                Manner::Silent,
-                Manner::Garbage,
-                Manner::Half,
-                Manner::WrongKey,
+                Behaviour::Silent,
+                Behaviour::Silent,
+                Behaviour::Garbage,
+                Behaviour::PartialHandshake,
+                Behaviour::WrongKey,
             ]);
         }
         match rng.below(3) {
-            0 if is_plain => Manner::NeverReads,
-            _ => Manner::Floods { reads: rng.chance(1, 2), opens: is_plain && rng.chance(1, 2) },
+            0 if is_plain => Behaviour::NeverReads,
+            _ => Behaviour::Floods { reads: rng.chance(1, 2), opens: is_plain && rng.chance(1, 2) },
         }
     }
 
     fn is_stranger(self) -> bool {
-        !matches!(self, Manner::Floods { .. } | Manner::NeverReads)
+        !matches!(self, Behaviour::Floods { .. } | Behaviour::NeverReads)
     }
 }
 
@@ -120,12 +123,12 @@ pub(crate) struct Attackers {
     addresses: AddressBook,
     peers: BTreeMap<Conn, Peer>,
     /// By the local address of an open connection.
-    manners: BTreeMap<SocketAddr, Manner>,
+    behaviours: BTreeMap<SocketAddr, Behaviour>,
     next: Option<Time>,
 }
 
 struct Peer {
-    manner: Manner,
+    behaviour: Behaviour,
     link: Option<Link>,
 }
 
@@ -154,7 +157,7 @@ impl Attackers {
             rng,
             addresses,
             peers: BTreeMap::new(),
-            manners: BTreeMap::new(),
+            behaviours: BTreeMap::new(),
             next: Some(Time::ZERO),
         }
     }
@@ -177,10 +180,10 @@ impl Attackers {
         held: usize,
         replies_max: usize,
     ) -> Option<String> {
-        let manner = self.manners.get(&client)?;
-        let bound = UNREAD_BYTES_MAX + if *manner == Manner::NeverReads { replies_max } else { 0 };
+        let behaviour = self.behaviours.get(&client)?;
+        let bound = UNREAD_BYTES_MAX + if *behaviour == Behaviour::NeverReads { replies_max } else { 0 };
         (held > bound)
-            .then(|| format!("{held} bytes are held for {client} ({manner:?}), the bound is {bound}"))
+            .then(|| format!("{held} bytes are held for {client} ({behaviour:?}), the bound is {bound}"))
     }
 
     /// Describes a violation if a host's program keeps more unauthenticated connections than `bounds` allow.
@@ -191,15 +194,15 @@ impl Attackers {
     }
 
     fn is_stranger(&self, address: &SocketAddr) -> bool {
-        self.manners.get(address).is_some_and(|manner| manner.is_stranger())
+        self.behaviours.get(address).is_some_and(|behaviour| behaviour.is_stranger())
     }
 
     fn opened(&mut self, now: Time, conn: Conn, address: SocketAddr) {
         let Some(peer) = self.peers.get_mut(&conn) else { return };
-        let manner = peer.manner;
-        self.manners.insert(address, manner);
-        let key = match manner {
-            Manner::WrongKey => Key::from_secret([self.rng.below(50) as u8 + 100; 32]),
+        let behaviour = peer.behaviour;
+        self.behaviours.insert(address, behaviour);
+        let key = match behaviour {
+            Behaviour::WrongKey => Key::from_secret([self.rng.below(50) as u8 + 100; 32]),
             _ => self.key.clone(),
         };
         let config = OpenerConfig {
@@ -211,31 +214,31 @@ impl Attackers {
         };
         let mut end = OpenerLink::new(&config, now, Fresh::filled(|bytes| self.rng.fill(bytes)));
         let mut link = Link { address, end: None, unsent: Vec::new(), connection: None };
-        match manner {
-            Manner::Silent => {}
-            Manner::Garbage => {
+        match behaviour {
+            Behaviour::Silent => {}
+            Behaviour::Garbage => {
                 link.unsent.resize(self.rng.scale(1, 300) as usize, 0);
                 self.rng.fill(&mut link.unsent);
             }
-            Manner::Half => {
+            Behaviour::PartialHandshake => {
                 let hello = end.flush(now).map_or_else(Vec::new, |hello| hello.as_slice().to_vec());
                 let part = self.rng.below(hello.len().max(1) as u64) as usize;
                 link.unsent.extend_from_slice(&hello[..part]);
             }
-            Manner::WrongKey | Manner::Floods { .. } | Manner::NeverReads => link.end = Some(end),
+            Behaviour::WrongKey | Behaviour::Floods { .. } | Behaviour::NeverReads => link.end = Some(end),
         }
         peer.link = Some(link);
     }
 
     fn forget(&mut self, conn: Conn) {
         if let Some(Peer { link: Some(link), .. }) = self.peers.remove(&conn) {
-            self.manners.remove(&link.address);
+            self.behaviours.remove(&link.address);
         }
     }
 
     /// Returns whether the link has failed.
     fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) -> bool {
-        let Some(Peer { manner, link: Some(link) }) = self.peers.get_mut(&conn) else { return true };
+        let Some(Peer { behaviour, link: Some(link) }) = self.peers.get_mut(&conn) else { return true };
         let Some(end) = &mut link.end else {
             out.grant(conn, bytes.len() as u32); // at most what was granted
             return false;
@@ -249,7 +252,7 @@ impl Attackers {
                 Err(_) => return true,
             }
         }
-        if matches!(manner, Manner::Floods { reads: true, .. }) {
+        if matches!(behaviour, Behaviour::Floods { reads: true, .. }) {
             out.grant(conn, bytes.len() as u32); // at most what was granted
         } else if !end.is_established() {
             out.grant(conn, HANDSHAKE_STEP_BYTES);
@@ -258,10 +261,10 @@ impl Attackers {
     }
 
     fn pump<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
-        let Some(Peer { manner, link: Some(link) }) = self.peers.get_mut(&conn) else { return };
-        match manner {
-            Manner::Floods { opens, .. } => link.flood(*opens, &mut self.rng),
-            Manner::NeverReads => link.send_requests(),
+        let Some(Peer { behaviour, link: Some(link) }) = self.peers.get_mut(&conn) else { return };
+        match behaviour {
+            Behaviour::Floods { opens, .. } => link.flood(*opens, &mut self.rng),
+            Behaviour::NeverReads => link.send_requests(),
             _ => {}
         }
         if let Some(end) = &mut link.end {
@@ -291,13 +294,13 @@ impl Link {
             let other = Id(2 + rng.below(10) as u32);
             let (id, control) = match rng.below(2_000) {
                 // Most of these break a rule of the protocol, and end the link.
-                0 if rng.chance(1, 50) => breaking_rules(connect, self.address, rng),
+                0 if rng.chance(1, 50) => rule_breaking_control(connect, self.address, rng),
                 0..200 => (Id(1), Control::Credit(offset)),
                 200..400 => (other, Control::Credit(offset)),
                 400..500 => (other, Control::Finish(offset)),
                 500..600 => (Id(1 << 30), Control::Credit(offset)),
                 600..1_000 if self.connection.is_none() => {
-                    (Id(1), Control::Reconnect(of_no_session(foreign, rng)))
+                    (Id(1), Control::Reconnect(unknown_session(foreign, rng)))
                 }
                 _ if self.connection.is_none() => (Id(1), Control::Connect(connect)),
                 _ => (Id(1), Control::Credit(offset)),
@@ -305,7 +308,7 @@ impl Link {
             end.relay_control(id, control);
         }
         if !end.is_encrypted() && rng.chance(1, 50) {
-            self.unsent.extend_from_slice(&OF_NO_KIND);
+            self.unsent.extend_from_slice(&UNDEFINED_FRAME);
         }
     }
 
@@ -323,19 +326,19 @@ impl Link {
 }
 
 /// A control message that ends its link, at once or with the next message.
-fn breaking_rules(connect: Connect, own: SocketAddr, rng: &mut Rng) -> (Id, Control) {
+fn rule_breaking_control(connect: Connect, own: SocketAddr, rng: &mut Rng) -> (Id, Control) {
     match rng.below(5) {
         0 => (Id(u32::MAX), Control::Connect(connect)),
         1 => (Id::LINK, Control::Connect(connect)),
         2 => (Id(1), Control::Accepted),
         3 => (Id::LINK, Control::Drain { deadline_ms: 0 }),
         // With the client's own address a helper accepts the message, but the id is in use.
-        _ => (Id(1), Control::Reconnect(of_no_session(own, rng))),
+        _ => (Id(1), Control::Reconnect(unknown_session(own, rng))),
     }
 }
 
 /// The opening message of a session that the server does not know, on a new carrier.
-fn of_no_session(client: SocketAddr, rng: &mut Rng) -> Reconnect {
+fn unknown_session(client: SocketAddr, rng: &mut Rng) -> Reconnect {
     let mut session = [0; 16];
     rng.fill(&mut session);
     let opening = Opening {
@@ -387,12 +390,12 @@ impl Application for Attackers {
             out.abort(conn);
         }
         for _ in 0..self.rng.range(1, 60) {
-            let (target, manner) =
-                (self.rng.pick(&self.targets), Manner::drawn(self.attack, self.is_plain, &mut self.rng));
+            let (target, behaviour) =
+                (self.rng.pick(&self.targets), Behaviour::drawn(self.attack, self.is_plain, &mut self.rng));
             if self.peers.len() < most
                 && let Ok(conn) = out.connect(now, target)
             {
-                self.peers.insert(conn, Peer { manner, link: None });
+                self.peers.insert(conn, Peer { behaviour, link: None });
             }
         }
         for conn in self.peers.keys().copied().collect::<Vec<_>>() {

@@ -28,6 +28,7 @@ impl Clock {
     /// Equals the world's time.
     pub const TRUE: Clock = Clock { set_at: Time::ZERO, set_to: Time::ZERO, rate: PARTS };
 
+    /// A clock with a random start value and rate.
     pub fn drawn(rng: &mut Rng) -> Clock {
         Clock { set_at: Time::ZERO, set_to: Time(rng.scale(1, AHEAD_NS_MAX)), rate: rate(rng) }
     }
@@ -54,7 +55,7 @@ impl Clock {
 }
 
 fn rate(rng: &mut Rng) -> u64 {
-    rng.range(PARTS - PARTS / WRONG_BY_ONE_IN, PARTS + PARTS / WRONG_BY_ONE_IN)
+    rng.range(PARTS - PARTS / RATE_ERROR_ONE_IN, PARTS + PARTS / RATE_ERROR_ONE_IN)
 }
 
 #[cfg(test)]

@@ -2,23 +2,23 @@
 
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
-use crate::agenda::Happening;
+use crate::agenda::NetworkEvent;
 use crate::network::Network;
 use crate::port::Port;
-use crate::socket::{HostId, Told};
+use crate::socket::{HostId, SocketEvent};
 
 /// Maximum of events for one connection in one turn.
 const EVENTS_PER_TURN: u64 = 8;
 
-impl Told {
+impl SocketEvent {
     fn as_event(&self) -> Event<'_> {
         match self {
-            Told::Opened { peer, listener } => Event::Opened { peer: *peer, listener: *listener },
-            Told::Data { end, bytes } => Event::Data { end: *end, bytes },
-            Told::Acknowledged { through } => Event::Acknowledged { through: *through },
-            Told::Room => Event::Room,
-            Told::Finished => Event::Finished,
-            Told::Lost(reason) => Event::Lost(*reason),
+            SocketEvent::Opened { peer, listener } => Event::Opened { peer: *peer, listener: *listener },
+            SocketEvent::Data { end, bytes } => Event::Data { end: *end, bytes },
+            SocketEvent::Acknowledged { through } => Event::Acknowledged { through: *through },
+            SocketEvent::Room => Event::Room,
+            SocketEvent::Finished => Event::Finished,
+            SocketEvent::Lost(reason) => Event::Lost(*reason),
         }
     }
 }
@@ -31,8 +31,8 @@ pub fn turn<A: Application>(network: &mut Network, host: HostId, application: &m
     }
     for conn in network.begin_turn(host) {
         for _ in 0..network.rng.range(1, EVENTS_PER_TURN) {
-            let Some(told) = network.tell(host, conn) else { break };
-            application.handle(now, conn, told.as_event(), &mut Port { network, host });
+            let Some(event) = network.next_event(host, conn) else { break };
+            application.handle(now, conn, event.as_event(), &mut Port { network, host });
         }
         network.mark_ready(host, conn);
     }
@@ -40,21 +40,21 @@ pub fn turn<A: Application>(network: &mut Network, host: HostId, application: &m
 }
 
 /// Applies an event to the network; calls `turn` for a host that has one.
-pub fn happen(network: &mut Network, what: Happening, turn: impl FnOnce(&mut Network, HostId)) {
-    match what {
-        Happening::Syn { from, source, target } => network.arrive_syn(from, source, target),
-        Happening::Segment { at, conn, from, segment } => network.arrive(at, conn, from, segment),
-        Happening::Turn(host) => {
+pub fn handle(network: &mut Network, event: NetworkEvent, turn: impl FnOnce(&mut Network, HostId)) {
+    match event {
+        NetworkEvent::Syn { from, source, target } => network.arrive_syn(from, source, target),
+        NetworkEvent::Segment { at, conn, from, segment } => network.arrive(at, conn, from, segment),
+        NetworkEvent::Turn(host) => {
             if network.wants_turn(host) {
                 turn(network, host);
             }
         }
-        Happening::Wake(host, at) => {
+        NetworkEvent::Wake(host, at) => {
             if network.is_due(host, at) {
                 turn(network, host);
             }
         }
-        Happening::World(_) => {}
+        NetworkEvent::World(_) => {}
     }
 }
 

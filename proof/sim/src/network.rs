@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use spillway_transport::{Conn, LostReason, Time};
 
-use crate::agenda::{Agenda, Happening};
+use crate::agenda::{Agenda, NetworkEvent};
 use crate::alterer::{Alterer, UNNOTICED_BYTES_MAX};
 use crate::clock::Clock;
 use crate::rng::{Rng, mix};
-use crate::socket::{HostId, Segment, Socket, Told};
+use crate::socket::{HostId, Segment, Socket, SocketEvent};
 use crate::weather::Weather;
 
 /// Local addresses of the connections that a host has opened, as `getsockname` returns them.
@@ -24,6 +24,7 @@ pub(crate) struct Slot {
     pub(crate) socket: Option<Socket>,
 }
 
+/// One host with its listeners and connections.
 #[derive(Debug)]
 pub struct Host {
     ip: IpAddr,
@@ -44,7 +45,7 @@ pub struct Host {
     pub(crate) silent_until: Vec<Time>,
     /// Without power until then.
     pub(crate) off_until: Time,
-    pub(crate) spent: Vec<spillway_transport::Chunk>,
+    pub(crate) reusable_chunks: Vec<spillway_transport::Chunk>,
 }
 
 /// All hosts, and the segments between them.
@@ -52,27 +53,28 @@ pub struct Network {
     pub(crate) now: Time,
     pub(crate) rng: Rng,
     pub(crate) weather: Weather,
-    agenda: Agenda<Happening>,
+    agenda: Agenda<NetworkEvent>,
     pub(crate) hosts: Vec<Host>,
     /// Trace hash over all events delivered to applications: equal seeds give equal hashes.
     pub(crate) hash: u64,
     /// Events delivered to applications.
-    pub(crate) told: u64,
+    pub(crate) events_delivered: u64,
     /// Violations of the transport's contract by applications.
     pub(crate) misuse: Vec<String>,
     /// For canaries: flip a bit in each of the next segments from one host to another (source, target, segments
     /// left).
     pub(crate) flip: Option<(HostId, HostId, u32)>,
     /// For canaries: report queued bytes on every connection, and used-up memory.
-    pub(crate) pretends_to_hold: bool,
+    pub(crate) reports_full_memory: bool,
     /// For canaries: report all sent bytes as acknowledged.
-    pub(crate) is_hasty: bool,
+    pub(crate) acknowledges_early: bool,
     /// For canaries: accepted connections deliver all received bytes, whatever the application grants.
-    pub(crate) grants_all: bool,
+    pub(crate) grants_everything: bool,
     pub(crate) alterer: Option<Alterer>,
 }
 
 impl Network {
+    /// A network without hosts.
     pub fn new(seed: u64, weather: Weather) -> Network {
         Network {
             now: Time(1),
@@ -81,12 +83,12 @@ impl Network {
             agenda: Agenda::default(),
             hosts: Vec::new(),
             hash: seed,
-            told: 0,
+            events_delivered: 0,
             misuse: Vec::new(),
             flip: None,
-            pretends_to_hold: false,
-            is_hasty: false,
-            grants_all: false,
+            reports_full_memory: false,
+            acknowledges_early: false,
+            grants_everything: false,
             alterer: None,
         }
     }
@@ -112,7 +114,7 @@ impl Network {
             clock: Clock::TRUE,
             silent_until: Vec::new(),
             off_until: Time::ZERO,
-            spent: Vec::new(),
+            reusable_chunks: Vec::new(),
         });
         self.hosts.len() - 1
     }
@@ -123,16 +125,16 @@ impl Network {
     }
 
     /// Queues an event, `delay` from now.
-    pub fn after(&mut self, delay: Duration, what: Happening) {
+    pub fn after(&mut self, delay: Duration, what: NetworkEvent) {
         self.at(self.now + delay, what);
     }
 
-    pub(crate) fn at(&mut self, at: Time, what: Happening) {
+    pub(crate) fn at(&mut self, at: Time, what: NetworkEvent) {
         self.agenda.add(at, what);
     }
 
     /// Takes the next event and moves the time to it.
-    pub fn pop(&mut self) -> Option<Happening> {
+    pub fn pop(&mut self) -> Option<NetworkEvent> {
         let (at, what) = self.agenda.take()?;
         self.now = self.now.max(at);
         Some(what)
@@ -148,38 +150,37 @@ impl Network {
     }
 
     /// The next event of a connection, if any. [`SocketEvent::Lost`] frees the connection.
-    pub(crate) fn tell(&mut self, host: HostId, conn: Conn) -> Option<Told> {
+    pub(crate) fn next_event(&mut self, host: HostId, conn: Conn) -> Option<SocketEvent> {
         let piece = self.rng.scale(1, self.weather.piece_bytes_max);
-        let is_hasty = self.is_hasty;
+        let acknowledges_early = self.acknowledges_early;
         let socket = self.socket_mut(host, conn)?;
-        let goes_on = socket.altered_at.is_some_and(|at| socket.delivered > at + UNNOTICED_BYTES_MAX);
-        let mut told = socket.next_told(piece)?;
-        if goes_on && matches!(told, Told::Data { .. }) {
+        let reads_altered = socket.altered_at.is_some_and(|at| socket.delivered > at + UNNOTICED_BYTES_MAX);
+        let mut event = socket.poll_event(piece)?;
+        if reads_altered && matches!(event, SocketEvent::Data { .. }) {
             self.misuse.push(format!("host {host} reads on behind altered bytes"));
         }
         let socket = self.socket_mut(host, conn)?;
-        if let (Told::Acknowledged { through }, true) = (&mut told, is_hasty) {
+        if let (SocketEvent::Acknowledged { through }, true) = (&mut event, acknowledges_early) {
             *through = socket.sent;
         }
-        self.told += 1;
+        self.events_delivered += 1;
         self.note((host as u64) << 48 ^ u64::from(conn.slot) << 24 ^ u64::from(conn.generation) ^ self.now.0);
-        match &told {
-            Told::Data { end, bytes } => {
+        match &event {
+            SocketEvent::Data { end, bytes } => {
                 self.note(sum(*end, bytes));
-                self.tell_edge(host, conn);
+                self.advertise_window(host, conn);
             }
-            Told::Lost(reason) => {
+            SocketEvent::Lost(reason) => {
                 self.note(0x105 + *reason as u64);
                 self.hosts[host].slots[conn.slot as usize].socket = None;
             }
-            Told::Opened { .. } => self.note(1),
-            Told::Acknowledged { through } => self.note(*through),
-            Told::Room => self.note(2),
-            Told::Finished => self.note(3),
+            SocketEvent::Opened { .. } => self.note(1),
+            SocketEvent::Acknowledged { through } => self.note(*through),
+            SocketEvent::Room => self.note(2),
+            SocketEvent::Finished => self.note(3),
         }
-        Some(told)
+        Some(event)
     }
-
 
     pub(crate) fn socket(&self, host: HostId, conn: Conn) -> Option<&Socket> {
         let slot = self.hosts[host].slots.get(conn.slot as usize)?;
@@ -245,7 +246,7 @@ impl Network {
     pub(crate) fn mark_ready(&mut self, host: HostId, conn: Conn) {
         if let Some(socket) = self.socket_mut(host, conn)
             && !socket.ready
-            && socket.has_news()
+            && socket.has_event()
         {
             socket.ready = true;
             self.hosts[host].ready.push(conn);
@@ -263,8 +264,11 @@ impl Network {
         let conn = self.insert(host, Socket::new(target, None, self.weather.window_bytes))?;
         self.hosts[host].addresses.borrow_mut().insert(conn, source);
         let delay = self.delay();
-        let way = self.host_of(target.ip()).and_then(|to| self.silent_until(host, to));
-        self.at(way.unwrap_or(self.now) + delay, Happening::Syn { from: (host, conn), source, target });
+        let silent_until = self.host_of(target.ip()).and_then(|to| self.silent_until(host, to));
+        self.at(
+            silent_until.unwrap_or(self.now) + delay,
+            NetworkEvent::Syn { from: (host, conn), source, target },
+        );
         Some(conn)
     }
 
@@ -276,11 +280,11 @@ impl Network {
     /// Sends a reset from a host without a socket. A lost reset is not repeated.
     fn reset(&mut self, from: HostId, to: (HostId, Conn), reason: LostReason) {
         if self.silent_until(from, to.0).is_some() {
-            return self.forsake(to);
+            return self.time_out_peer(to);
         }
         let delay = self.delay();
         let segment = Segment::Lost(reason);
-        self.after(delay, Happening::Segment { at: to.0, conn: to.1, from: None, segment });
+        self.after(delay, NetworkEvent::Segment { at: to.0, conn: to.1, from: None, segment });
     }
 
     /// Sends a segment to the socket's peer, behind all earlier ones.
@@ -293,14 +297,14 @@ impl Network {
         let mut from = self.now;
         if let Some(until) = self.silent_until(host, at) {
             if matches!(segment, Segment::Lost(_)) {
-                return self.forsake((at, peer));
+                return self.time_out_peer((at, peer));
             }
             from = until;
         }
         let Some(socket) = self.socket_mut(host, conn) else { return };
         let arrival = (from + delay).max(socket.arrival);
         socket.arrival = arrival;
-        self.at(arrival, Happening::Segment { at, conn: peer, from: Some((host, conn)), segment });
+        self.at(arrival, NetworkEvent::Segment { at, conn: peer, from: Some((host, conn)), segment });
     }
 
     /// Sends what the peer's window allows, in segments of random size.
@@ -339,11 +343,11 @@ impl Network {
     }
 
     /// Advertises a wider window when it has grown by a quarter.
-    pub(crate) fn tell_edge(&mut self, host: HostId, conn: Conn) {
+    pub(crate) fn advertise_window(&mut self, host: HostId, conn: Conn) {
         let window = self.weather.window_bytes;
         let Some(socket) = self.socket_mut(host, conn) else { return };
         let edge = socket.delivered + window;
-        if edge - socket.edge_told >= window / 4 {
+        if edge - socket.edge_advertised >= window / 4 {
             self.acknowledge(host, conn);
         }
     }
@@ -352,18 +356,17 @@ impl Network {
         let window = self.weather.window_bytes;
         let Some(socket) = self.socket_mut(host, conn) else { return };
         let edge = socket.delivered + window;
-        socket.edge_told = edge;
+        socket.edge_advertised = edge;
         let (received, fin) = (socket.received, socket.fin_received);
         self.emit(host, conn, Segment::Ack { received, edge, fin });
     }
-
 
     /// A connection attempt arrives at the host with the address `target`.
     pub(crate) fn arrive_syn(&mut self, from: (HostId, Conn), source: SocketAddr, target: SocketAddr) {
         let host = self.host_of(target.ip());
         if let Some(until) = host.and_then(|host| self.off_until(host)) {
             let delay = self.delay();
-            return self.at(until + delay, Happening::Syn { from, source, target });
+            return self.at(until + delay, NetworkEvent::Syn { from, source, target });
         }
         let open = host.and_then(|host| {
             let listeners = &self.hosts[host].listeners;
@@ -371,7 +374,7 @@ impl Network {
             let mut socket = Socket::new(source, Some(index as u16), self.weather.window_bytes);
             socket.peer = Some(from);
             socket.opened_due = true;
-            if self.grants_all {
+            if self.grants_everything {
                 socket.granted = 1 << 60;
             }
             Some((host, self.insert(host, socket)?))
@@ -393,7 +396,7 @@ impl Network {
         if let Some(until) = self.off_until(host) {
             // Stands for retransmissions until the host is back.
             let delay = self.delay();
-            return self.at(until + delay, Happening::Segment { at: host, conn, from, segment });
+            return self.at(until + delay, NetworkEvent::Segment { at: host, conn, from, segment });
         }
         let Some(socket) = self.socket_mut(host, conn) else {
             // A segment for a closed connection is answered with a reset.

@@ -18,14 +18,14 @@ pub struct Stream {
     /// The client's address, as the server must see it.
     pub client: SocketAddr,
     /// Whether the client and the server's application both intend to end the stream in good order.
-    pub polite: bool,
+    pub ends_in_order: bool,
     sent: u64,
     sent_all: bool,
-    got_by_server: u64,
+    received_by_server: u64,
     at_server: bool,
     replied: u64,
     replied_all: bool,
-    got_by_client: u64,
+    received_by_client: u64,
     client_done: bool,
     server_done: bool,
 }
@@ -67,6 +67,7 @@ impl Oracle {
         self.violations.push(what);
     }
 
+    /// The first violations found; later ones are dropped.
     pub fn violations(&self) -> &[String] {
         self.violations.as_slice()
     }
@@ -93,19 +94,18 @@ impl Oracle {
         self.streams.get_mut(&token)
     }
 
-
     /// A client begins a stream.
-    pub fn begin(&mut self, token: Token, client: SocketAddr, polite: bool) {
+    pub fn begin(&mut self, token: Token, client: SocketAddr, ends_in_order: bool) {
         let stream = Stream {
             client,
-            polite: polite && !self.refused.contains(&client),
+            ends_in_order: ends_in_order && !self.refused.contains(&client),
             sent: 0,
             sent_all: false,
-            got_by_server: 0,
+            received_by_server: 0,
             at_server: false,
             replied: 0,
             replied_all: false,
-            got_by_client: 0,
+            received_by_client: 0,
             client_done: false,
             server_done: false,
         };
@@ -129,12 +129,12 @@ impl Oracle {
     }
 
     /// The client received bytes.
-    pub fn got_by_client(&mut self, token: Token, bytes: &[u8]) {
+    pub fn client_received(&mut self, token: Token, bytes: &[u8]) {
         self.delivered += bytes.len() as u64;
         let Some(stream) = self.stream(token) else { return };
-        let from = stream.got_by_client;
-        stream.got_by_client += bytes.len() as u64;
-        let (end, replied) = (stream.got_by_client, stream.replied);
+        let from = stream.received_by_client;
+        stream.received_by_client += bytes.len() as u64;
+        let (end, replied) = (stream.received_by_client, stream.replied);
         if let Some(offset) = first_wrong(reply_word, token, from, bytes) {
             self.violation(format!("reply stream {token:x}: wrong byte at {offset} of {from}..{end}"));
         } else if end > replied {
@@ -145,7 +145,7 @@ impl Oracle {
     /// The client saw the end of the replies: it must have received all of them.
     pub fn client_saw_end(&mut self, token: Token) {
         let Some(stream) = self.stream(token) else { return };
-        let (got, replied, all) = (stream.got_by_client, stream.replied, stream.replied_all);
+        let (got, replied, all) = (stream.received_by_client, stream.replied, stream.replied_all);
         if !all {
             self.violation(format!(
                 "reply stream {token:x}: ended in good order, the server had not ended it"
@@ -164,12 +164,12 @@ impl Oracle {
         if std::mem::replace(&mut stream.client_done, true) {
             return;
         }
-        let polite = stream.polite;
+        let ends_in_order = stream.ends_in_order;
         if whole {
             self.completed += 1;
         } else {
             self.broken += 1;
-            if calm && polite {
+            if calm && ends_in_order {
                 self.violation(format!("stream {token:x}: broken although nothing was wrong"));
             }
         }
@@ -179,7 +179,8 @@ impl Oracle {
     pub fn closed_for_memory(&mut self, client: SocketAddr) {
         self.closed_for_memory += 1;
         let held_nothing = |stream: &&Stream| {
-            let is_whole = stream.sent == stream.got_by_server && stream.replied == stream.got_by_client;
+            let is_whole =
+                stream.sent == stream.received_by_server && stream.replied == stream.received_by_client;
             stream.client == client && stream.at_server && !stream.client_done && is_whole
         };
         if let Some(stream) = self.streams.values().find(held_nothing) {
@@ -188,11 +189,10 @@ impl Oracle {
         }
     }
 
-
     /// The server's application received a token from `client`. Returns whether this is its first connection.
     pub fn recognise(&mut self, token: Token, client: SocketAddr) -> bool {
         let Some(stream) = self.stream(token) else {
-            self.violation(format!("the server got a token {token:x} that nobody sent"));
+            self.violation(format!("the server received token {token:x}, which no client sent"));
             return false;
         };
         let (expected, twice) = (stream.client, std::mem::replace(&mut stream.at_server, true));
@@ -200,18 +200,18 @@ impl Oracle {
             self.violation(format!("stream {token:x} reached the server on two connections"));
         }
         if expected != client {
-            self.violation(format!("stream {token:x} of {expected} was shown to the server as {client}"));
+            self.violation(format!("stream {token:x} of {expected} reached the server with the address {client}"));
         }
         !twice
     }
 
     /// The server's application received bytes (the token included).
-    pub fn got_by_server(&mut self, token: Token, bytes: &[u8]) {
+    pub fn server_received(&mut self, token: Token, bytes: &[u8]) {
         self.delivered += bytes.len() as u64;
         let Some(stream) = self.stream(token) else { return };
-        let from = stream.got_by_server;
-        stream.got_by_server += bytes.len() as u64;
-        let (end, sent) = (stream.got_by_server, stream.sent);
+        let from = stream.received_by_server;
+        stream.received_by_server += bytes.len() as u64;
+        let (end, sent) = (stream.received_by_server, stream.sent);
         if let Some(offset) = first_wrong(request_word, token, from, bytes) {
             self.violation(format!("request stream {token:x}: wrong byte at {offset} of {from}..{end}"));
         } else if end > sent {
@@ -224,7 +224,7 @@ impl Oracle {
     pub fn acknowledged(&mut self, token: Token, through: u64) {
         self.acknowledged_looks += 1;
         let Some(stream) = self.stream(token) else { return };
-        let (got, is_over) = (stream.got_by_server, stream.server_done || !stream.polite);
+        let (got, is_over) = (stream.received_by_server, stream.server_done || !stream.ends_in_order);
         if through > got && through >= TOKEN_BYTES && !is_over {
             self.violation(format!(
                 "request stream {token:x}: {through} bytes are acknowledged to the client, the server has {got}"
@@ -235,7 +235,7 @@ impl Oracle {
     /// The server saw the end of the requests: it must have received all of them.
     pub fn server_saw_end(&mut self, token: Token) {
         let Some(stream) = self.stream(token) else { return };
-        let (got, sent, all) = (stream.got_by_server, stream.sent, stream.sent_all);
+        let (got, sent, all) = (stream.received_by_server, stream.sent, stream.sent_all);
         if !all {
             self.violation(format!(
                 "request stream {token:x}: ended in good order, the client had not ended it"
@@ -279,14 +279,14 @@ impl Oracle {
     /// The server's application refuses all streams of this client, present and future.
     pub fn server_refuses(&mut self, client: SocketAddr) {
         self.refused.insert(client);
-        let theirs = self.streams.values_mut().filter(|stream| stream.client == client);
-        theirs.for_each(|stream| stream.polite = false);
+        let streams = self.streams.values_mut().filter(|stream| stream.client == client);
+        streams.for_each(|stream| stream.ends_in_order = false);
     }
 
     /// The server's application intends to end this stream early or not at all.
-    pub fn server_is_rude(&mut self, token: Token) {
+    pub fn server_ends_early(&mut self, token: Token) {
         if let Some(stream) = self.stream(token) {
-            stream.polite = false;
+            stream.ends_in_order = false;
         }
     }
 
@@ -317,7 +317,7 @@ mod tests {
     use super::*;
     use crate::pattern::bytes_of;
 
-    fn begun() -> (Oracle, Token) {
+    fn oracle_with_stream() -> (Oracle, Token) {
         let (mut oracle, token) = (Oracle::default(), 0x1234);
         oracle.begin(token, "10.0.0.1:1".parse().unwrap(), true);
         oracle.sent(token, 100);
@@ -326,9 +326,9 @@ mod tests {
 
     #[test]
     fn what_is_acknowledged_must_be_with_the_server() {
-        let (mut oracle, token) = begun();
+        let (mut oracle, token) = oracle_with_stream();
         assert!(oracle.recognise(token, "10.0.0.1:1".parse().unwrap()));
-        oracle.got_by_server(token, &bytes_of(request_word, token, 0, 60));
+        oracle.server_received(token, &bytes_of(request_word, token, 0, 60));
         oracle.acknowledged(token, 60);
         assert!(oracle.violations().is_empty(), "{:?}", oracle.violations());
         oracle.acknowledged(token, 61);
@@ -337,22 +337,22 @@ mod tests {
 
     #[test]
     fn right_bytes_are_no_violation() {
-        let (mut oracle, token) = begun();
+        let (mut oracle, token) = oracle_with_stream();
         assert!(oracle.recognise(token, "10.0.0.1:1".parse().unwrap()));
-        oracle.got_by_server(token, &bytes_of(request_word, token, 0, 60));
-        oracle.got_by_server(token, &bytes_of(request_word, token, 60, 40));
+        oracle.server_received(token, &bytes_of(request_word, token, 0, 60));
+        oracle.server_received(token, &bytes_of(request_word, token, 60, 40));
         oracle.sent_all(token);
         oracle.server_saw_end(token);
         oracle.replied(token, 10);
         oracle.replied_all(token);
-        oracle.got_by_client(token, &bytes_of(reply_word, token, 0, 10));
+        oracle.client_received(token, &bytes_of(reply_word, token, 0, 10));
         oracle.client_saw_end(token);
         assert!(oracle.violations().is_empty(), "{:?}", oracle.violations());
     }
 
     /// The bytes are lost, repeated, reordered, altered, invented, cut short, or another stream's.
     #[test]
-    fn every_sort_of_damage_is_seen() {
+    fn every_kind_of_damage_is_detected() {
         let right = |from, length| bytes_of(request_word, 0x1234, from, length);
         let altered = right(0, 50).iter().map(|byte| byte ^ 1).collect();
         let damages: [Vec<Vec<u8>>; 6] = [
@@ -364,13 +364,13 @@ mod tests {
             vec![right(0, 99)],
         ];
         for (index, pieces) in damages.iter().enumerate() {
-            let (mut oracle, token) = begun();
-            pieces.iter().for_each(|piece| oracle.got_by_server(token, piece));
+            let (mut oracle, token) = oracle_with_stream();
+            pieces.iter().for_each(|piece| oracle.server_received(token, piece));
             oracle.sent_all(token);
             oracle.server_saw_end(token);
-            assert!(!oracle.violations().is_empty(), "damage {index} was not seen");
+            assert!(!oracle.violations().is_empty(), "damage {index} was not detected");
         }
-        let (mut oracle, token) = begun();
+        let (mut oracle, token) = oracle_with_stream();
         assert!(oracle.recognise(token, "10.0.0.1:1".parse().unwrap()));
         assert!(!oracle.recognise(token, "10.0.0.1:2".parse().unwrap()));
         assert!(!oracle.recognise(7, "10.0.0.1:1".parse().unwrap()));

@@ -9,14 +9,16 @@ use crate::socket::{HostId, Segment};
 
 /// One host's side of the network.
 pub struct Port<'a> {
+    /// The network of all hosts.
     pub network: &'a mut Network,
+    /// The host whose view this is.
     pub host: HostId,
 }
 
 impl Port<'_> {
     /// For canaries. Begins at 20 ms, when some connections are idle.
-    fn pretends(&self) -> bool {
-        self.network.pretends_to_hold && self.network.now >= Time(20_000_000)
+    fn reports_full_memory(&self) -> bool {
+        self.network.reports_full_memory && self.network.now >= Time(20_000_000)
     }
 
     fn sending(&mut self, conn: Conn, bytes: usize) -> bool {
@@ -81,27 +83,27 @@ impl Transport for Port<'_> {
         }
         socket.out.extend(chunk.as_slice());
         chunk.clear();
-        let spent = &mut self.network.hosts[self.host].spent;
-        if spent.len() < 16 {
-            spent.push(chunk);
+        let chunks = &mut self.network.hosts[self.host].reusable_chunks;
+        if chunks.len() < 16 {
+            chunks.push(chunk);
         }
         self.network.hosts[self.host].dirty.push(conn);
         Ok(())
     }
 
     fn spent_chunk(&mut self) -> Option<Chunk> {
-        self.network.hosts[self.host].spent.pop()
+        self.network.hosts[self.host].reusable_chunks.pop()
     }
 
     fn queued(&self, conn: Conn) -> usize {
         let queued = self.network.socket(self.host, conn).map_or(0, |socket| socket.out.len());
-        if self.pretends() { queued.max(1) } else { queued }
+        if self.reports_full_memory() { queued.max(1) } else { queued }
     }
 
     fn held_by_all(&self) -> usize {
         let sockets = self.network.hosts[self.host].slots.iter().filter_map(|slot| slot.socket.as_ref());
         let held = sockets.map(|socket| socket.out.len()).sum();
-        if self.pretends() { 1 << 40 } else { held }
+        if self.reports_full_memory() { 1 << 40 } else { held }
     }
 
     fn grant(&mut self, conn: Conn, bytes: u32) {

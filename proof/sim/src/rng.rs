@@ -55,10 +55,12 @@ impl Rng {
         choices[self.below(choices.len() as u64) as usize]
     }
 
+    /// Puts `items` in a random order.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         self.0.shuffle(items);
     }
 
+    /// Fills `bytes` with random values.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let word = self.word().to_le_bytes();

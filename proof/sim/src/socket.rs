@@ -17,14 +17,18 @@ pub enum Segment {
     /// The sender's last byte was sent.
     Fin,
     /// Bytes received, and the right edge of the window as a stream offset.
-    Ack { received: u64, edge: u64, fin: bool },
+    Ack {
+        received: u64,
+        edge: u64,
+        fin: bool,
+    },
     /// A reset, or another reason for which the connection has failed.
     Lost(LostReason),
 }
 
 /// An event for the socket's application.
 #[derive(Clone, Debug)]
-pub enum Told {
+pub enum SocketEvent {
     Opened { peer: SocketAddr, listener: Option<u16> },
     Data { end: u64, bytes: Vec<u8> },
     Acknowledged { through: u64 },
@@ -58,7 +62,7 @@ pub struct Socket {
     pub wants_room: bool,
     pub room_due: bool,
     pub watched: bool,
-    pub acknowledged_told: u64,
+    pub acknowledged_reported: u64,
 
     pub rx: VecDeque<u8>,
     pub received: u64,
@@ -66,9 +70,9 @@ pub struct Socket {
     pub altered_at: Option<u64>,
     pub delivered: u64,
     pub granted: u64,
-    pub edge_told: u64,
+    pub edge_advertised: u64,
     pub fin_received: bool,
-    pub fin_told: bool,
+    pub fin_delivered: bool,
 }
 
 impl Socket {
@@ -92,15 +96,15 @@ impl Socket {
             wants_room: false,
             room_due: false,
             watched: false,
-            acknowledged_told: 0,
+            acknowledged_reported: 0,
             rx: VecDeque::new(),
             received: 0,
             altered_at: None,
             delivered: 0,
             granted: 0,
-            edge_told: window,
+            edge_advertised: window,
             fin_received: false,
-            fin_told: false,
+            fin_delivered: false,
         }
     }
 
@@ -110,13 +114,13 @@ impl Socket {
     }
 
     /// Whether `poll_event` would return an event.
-    pub fn has_news(&self) -> bool {
+    pub fn has_event(&self) -> bool {
         self.opened_due
             || self.lost.is_some()
             || self.deliverable() > 0
             || self.end_is_due()
             || (self.room_due && self.can_send())
-            || (self.watched && self.acknowledged > self.acknowledged_told)
+            || (self.watched && self.acknowledged > self.acknowledged_reported)
             || self.is_over()
     }
 
@@ -125,43 +129,43 @@ impl Socket {
     }
 
     fn end_is_due(&self) -> bool {
-        self.fin_received && !self.fin_told && self.rx.is_empty()
+        self.fin_received && !self.fin_delivered && self.rx.is_empty()
     }
 
     fn is_over(&self) -> bool {
-        self.fin_told && self.fin_acknowledged
+        self.fin_delivered && self.fin_acknowledged
     }
 
     /// The next event, with at most `piece` bytes of data. Free the socket after `Lost`.
-    pub fn next_told(&mut self, piece: u64) -> Option<Told> {
+    pub fn poll_event(&mut self, piece: u64) -> Option<SocketEvent> {
         if let Some(reason) = self.lost {
-            return Some(Told::Lost(reason));
+            return Some(SocketEvent::Lost(reason));
         }
         if self.opened_due {
             self.opened_due = false;
-            return Some(Told::Opened { peer: self.remote, listener: self.listener });
+            return Some(SocketEvent::Opened { peer: self.remote, listener: self.listener });
         }
         let length = self.deliverable().min(piece) as usize;
         if length > 0 {
             let bytes = self.rx.drain(..length).collect();
             self.delivered += length as u64;
-            return Some(Told::Data { end: self.delivered, bytes });
+            return Some(SocketEvent::Data { end: self.delivered, bytes });
         }
         if self.end_is_due() {
-            self.fin_told = true;
-            return Some(Told::Finished);
+            self.fin_delivered = true;
+            return Some(SocketEvent::Finished);
         }
-        if self.watched && self.acknowledged > self.acknowledged_told {
-            self.acknowledged_told = self.acknowledged;
-            return Some(Told::Acknowledged { through: self.acknowledged });
+        if self.watched && self.acknowledged > self.acknowledged_reported {
+            self.acknowledged_reported = self.acknowledged;
+            return Some(SocketEvent::Acknowledged { through: self.acknowledged });
         }
         if self.room_due && self.can_send() {
             self.room_due = false;
-            return Some(Told::Room);
+            return Some(SocketEvent::Room);
         }
         if self.is_over() {
             self.lost = Some(LostReason::Closed);
-            return Some(Told::Lost(LostReason::Closed));
+            return Some(SocketEvent::Lost(LostReason::Closed));
         }
         None
     }

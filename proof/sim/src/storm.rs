@@ -16,11 +16,11 @@ pub(crate) trait Stormy {
     /// Stops faults and new clients, and restarts what was shut down.
     fn calm_down(&mut self);
     /// Descriptions of what has not ended.
-    fn left(&self) -> Vec<String>;
+    fn leftovers(&self) -> Vec<String>;
     /// Grows whenever the world makes progress.
     fn progress(&self) -> u64;
     /// Whether a check has failed: the run ends.
-    fn went_wrong(&self) -> bool;
+    fn has_violations(&self) -> bool;
     fn now(&self) -> Time;
 }
 
@@ -28,13 +28,13 @@ pub(crate) trait Stormy {
 /// has ended. Returns the steps taken.
 pub(crate) fn storm_and_calm(world: &mut impl Stormy, steps: u64, progress_within: Duration) -> u64 {
     let mut taken = 0;
-    while taken < steps && !world.went_wrong() && world.step() {
+    while taken < steps && !world.has_violations() && world.step() {
         taken += 1;
     }
     world.calm_down();
     let limit = taken + CALM_STEPS_MAX;
     let (mut progress, mut since) = (0, world.now());
-    while taken < limit && !world.went_wrong() && world.step() {
+    while taken < limit && !world.has_violations() && world.step() {
         taken += 1;
         if taken % LOOK_EVERY != 0 {
             continue;
@@ -43,7 +43,7 @@ pub(crate) fn storm_and_calm(world: &mut impl Stormy, steps: u64, progress_withi
         if latest != progress {
             (progress, since) = (latest, world.now());
         }
-        if world.left().is_empty() || world.now().since(since) > progress_within {
+        if world.leftovers().is_empty() || world.now().since(since) > progress_within {
             break;
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use spillway_transport::{Conn, Time};
 
-use crate::agenda::Happening;
+use crate::agenda::NetworkEvent;
 use crate::clock::Clock;
 use crate::network::Network;
 use crate::socket::HostId;
@@ -24,7 +24,7 @@ impl Network {
         if !self.hosts[host].turn_due {
             self.hosts[host].turn_due = true;
             let delay = self.rng.range(0, self.weather.turn_delay_ns);
-            self.after(Duration::from_nanos(delay), Happening::Turn(host));
+            self.after(Duration::from_nanos(delay), NetworkEvent::Turn(host));
         }
     }
 
@@ -59,7 +59,7 @@ impl Network {
         let Some(at) = node.wake else { return };
         if node.armed.is_none_or(|armed| at < armed) {
             node.armed = Some(at);
-            self.at(at, Happening::Wake(host, at));
+            self.at(at, NetworkEvent::Wake(host, at));
         }
     }
 
@@ -74,7 +74,7 @@ impl Network {
         match node.wake {
             Some(wake) if wake > at => {
                 node.armed = Some(wake);
-                self.at(wake, Happening::Wake(host, wake));
+                self.at(wake, NetworkEvent::Wake(host, wake));
                 false
             }
             due => {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use spillway_sim::agenda::Happening;
+use spillway_sim::agenda::NetworkEvent;
 use spillway_sim::driver;
 use spillway_sim::network::Network;
 use spillway_sim::weather::Weather;
@@ -37,10 +37,10 @@ impl Rig for SimRig {
         // Time advances even without an event.
         let soon = self.network.now() + Duration::from_micros(50);
         if self.network.next_at().is_none_or(|at| at > soon) {
-            self.network.after(Duration::from_micros(50), Happening::World(0));
+            self.network.after(Duration::from_micros(50), NetworkEvent::World(0));
         }
         if let Some(what) = self.network.pop() {
-            driver::happen(&mut self.network, what, |network, host| {
+            driver::handle(&mut self.network, what, |network, host| {
                 driver::turn(network, host, &mut self.probes[host]);
             });
         }

@@ -1,5 +1,6 @@
 //! Planted faults: each is a mistake that the code under test could make, and that a run must detect.
 
+/// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
     /// A byte from a plain client is altered on its way to the helper.

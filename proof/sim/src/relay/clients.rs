@@ -19,7 +19,7 @@ pub struct Clients {
     targets: Vec<SocketAddr>,
     rng: Rng,
     oracle: Shared,
-    rude_in_1000: u64,
+    early_ends_in_1000: u64,
     clients_max: usize,
     /// `None` until the connection is open.
     clients: BTreeMap<Conn, Option<Script>>,
@@ -36,7 +36,7 @@ impl Clients {
         addresses: AddressBook,
         targets: Vec<SocketAddr>,
         clients_max: usize,
-        rude_in_1000: u64,
+        early_ends_in_1000: u64,
         rng: Rng,
         oracle: Shared,
     ) -> Clients {
@@ -44,7 +44,7 @@ impl Clients {
             targets,
             rng,
             oracle,
-            rude_in_1000,
+            early_ends_in_1000,
             clients_max,
             clients: BTreeMap::new(),
             next_client: Some(Time::ZERO),
@@ -78,12 +78,12 @@ impl Clients {
                 break;
             }
             let taken = out.send(conn, &bytes);
-            script.took(taken, now, &mut self.rng);
+            script.sent_bytes(taken, now, &mut self.rng);
             if taken < bytes.len() {
                 break;
             }
         }
-        if script.leaves() {
+        if script.resets() {
             script.done();
             self.clients.remove(&conn);
             out.abort(conn);
@@ -104,7 +104,7 @@ impl Clients {
     }
 
     fn opened<T: Transport>(&mut self, now: Time, conn: Conn, address: SocketAddr, out: &mut T) {
-        let mut script = Script::new(&mut self.rng, address, self.rude_in_1000, &self.oracle);
+        let mut script = Script::new(&mut self.rng, address, self.early_ends_in_1000, &self.oracle);
         if self.next_client.is_none() {
             // The connection attempt was in flight when the storm ended.
             script.calm_down();
@@ -127,7 +127,7 @@ impl Application for Clients {
             }
             Event::Data { bytes, .. } => {
                 if let Some(Some(script)) = self.clients.get_mut(&conn) {
-                    script.got(bytes);
+                    script.received(bytes);
                 }
                 self.pump(now, conn, out);
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use spillway_transport::{Conn, LostReason, Time};
 
-use crate::agenda::Happening;
+use crate::agenda::NetworkEvent;
 use crate::network::Network;
 use crate::rng::Rng;
 use crate::socket::{HostId, Segment};
@@ -30,7 +30,7 @@ impl Network {
             let reason = self.rng.pick(&[LostReason::Reset, LostReason::TimedOut, LostReason::Failed]);
             let delay = Duration::from_nanos(self.rng.range(0, 20_000_000));
             let segment = Segment::Lost(reason);
-            self.after(delay, Happening::Segment { at, conn, from: None, segment });
+            self.after(delay, NetworkEvent::Segment { at, conn, from: None, segment });
         }
     }
 
@@ -46,9 +46,9 @@ impl Network {
     /// not.
     pub(crate) fn silence(&mut self, source: HostId, target: HostId, delay: Duration) {
         let (until, hosts) = (self.now + delay, self.hosts.len());
-        let ways = &mut self.hosts[source].silent_until;
-        ways.resize(hosts.max(ways.len()), Time::ZERO);
-        ways[target] = ways[target].max(until);
+        let silences = &mut self.hosts[source].silent_until;
+        silences.resize(hosts.max(silences.len()), Time::ZERO);
+        silences[target] = silences[target].max(until);
     }
 
     /// The time until which nothing from `source` arrives at `target`.
@@ -58,11 +58,11 @@ impl Network {
     }
 
     /// Ends a connection whose peer has vanished, at its keep-alive timeout.
-    pub(crate) fn forsake(&mut self, (at, conn): (HostId, Conn)) {
+    pub(crate) fn time_out_peer(&mut self, (at, conn): (HostId, Conn)) {
         let (low, high) = KEEP_ALIVE_NS;
         let delay = Duration::from_nanos(self.rng.scale(low, high));
         let segment = Segment::Lost(LostReason::TimedOut);
-        self.after(delay, Happening::Segment { at, conn, from: None, segment });
+        self.after(delay, NetworkEvent::Segment { at, conn, from: None, segment });
     }
 
     /// Ends a host's program: its connections are reset, its listeners closed.
@@ -79,7 +79,7 @@ impl Network {
     pub(crate) fn power_off(&mut self, host: HostId, down: Duration) {
         for conn in self.connections(host) {
             if let Some(peer) = self.remove(host, conn).and_then(|socket| socket.peer) {
-                self.forsake(peer);
+                self.time_out_peer(peer);
             }
         }
         self.hosts[host].off_until = self.now + down;
@@ -92,7 +92,7 @@ impl Network {
         (host.wake, host.turn_due) = (None, false);
         host.ready.clear();
         host.dirty.clear();
-        host.spent.clear();
+        host.reusable_chunks.clear();
     }
 
     /// Changes the rate of a host's clock.

@@ -30,7 +30,7 @@ pub(crate) fn beyond_bounds(relay: &Relay, config: &Config) -> Option<String> {
 }
 
 /// What a helper still holds.
-pub(crate) fn left(relay: &Relay) -> [(&'static str, usize); 3] {
+pub(crate) fn leftovers(relay: &Relay) -> [(&'static str, usize); 3] {
     let status = relay.status();
     let links = status.services.iter().flat_map(|service| &service.links);
     let ids: u32 = links.map(|link| link.connections).sum();

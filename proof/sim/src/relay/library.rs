@@ -22,7 +22,7 @@ pub struct Library {
     key: Key,
     rng: Rng,
     oracle: Shared,
-    rude_in_1000: u64,
+    early_ends_in_1000: u64,
     clients_max: usize,
     addresses: AddressBook,
     links: BTreeMap<Conn, Option<Link>>,
@@ -47,7 +47,7 @@ impl Library {
         targets: Vec<SocketAddr>,
         key: Key,
         clients_max: usize,
-        rude_in_1000: u64,
+        early_ends_in_1000: u64,
         rng: Rng,
         oracle: Shared,
     ) -> Library {
@@ -56,7 +56,7 @@ impl Library {
             key,
             rng,
             oracle,
-            rude_in_1000,
+            early_ends_in_1000,
             clients_max,
             addresses,
             links: BTreeMap::new(),
@@ -135,7 +135,8 @@ impl Library {
         {
             link.left -= 1;
             if let Ok(id) = link.end.open(link.address, None) {
-                let mut script = Script::new(&mut self.rng, link.address, self.rude_in_1000, &self.oracle);
+                let mut script =
+                    Script::new(&mut self.rng, link.address, self.early_ends_in_1000, &self.oracle);
                 if self.next_client.is_none() {
                     // The link was in flight when the storm ended.
                     script.calm_down();
@@ -152,7 +153,7 @@ impl Library {
                     break;
                 }
                 let taken = link.end.compose(id, &bytes);
-                script.took(taken, now, &mut self.rng);
+                script.sent_bytes(taken, now, &mut self.rng);
                 if taken < bytes.len() {
                     break;
                 }
@@ -164,13 +165,13 @@ impl Library {
             let read = script.reads(&mut self.rng);
             let outcome = link.end.consumed(id, read as usize);
             debug_assert_eq!(outcome, Ok(()), "at most what is unread");
-            let leaves = script.leaves();
-            if leaves && self.rng.chance(1, 2) {
+            let resets = script.resets();
+            if resets && self.rng.chance(1, 2) {
                 return self.lose(conn, out);
             }
-            if leaves || (script.saw_end && script.finished && script.unread == 0) {
+            if resets || (script.saw_end && script.finished && script.unread == 0) {
                 script.done();
-                link.end.close(id, if leaves { CloseReason::Reset } else { CloseReason::Normal });
+                link.end.close(id, if resets { CloseReason::Reset } else { CloseReason::Normal });
                 link.current = None;
             }
         }
@@ -202,7 +203,7 @@ fn event_of(link: &mut Link, event: OpenerEvent<'_>) {
     match event {
         OpenerEvent::Data { bytes, .. } => {
             if let Some((_, script)) = &mut link.current {
-                script.got(bytes);
+                script.received(bytes);
             }
         }
         OpenerEvent::Finished { .. } => {

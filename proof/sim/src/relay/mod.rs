@@ -2,7 +2,7 @@
 //!
 //! - [`world`]: the hosts and their faults
 //! - `server`, `helpers`, `clients`, `library`: the hosts' applications
-//! - `settings`, `climate`, `faults`: what a seed draws, and what faults do
+//! - `settings`, `world_config`, `faults`: what a seed draws, and what faults do
 //! - `script`: what each client sends and reads
 //! - [`canary`]: planted faults that a run must detect
 //! - [`run()`]: a storm, then calm, and the report
@@ -11,7 +11,6 @@ pub mod canary;
 pub mod world;
 
 pub(crate) mod clients;
-mod climate;
 mod faults;
 pub(crate) mod helpers;
 mod library;
@@ -19,5 +18,6 @@ mod run;
 pub(crate) mod script;
 pub(crate) mod server;
 pub(crate) mod settings;
+mod world_config;
 
 pub use run::{Report, run};

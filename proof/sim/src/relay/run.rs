@@ -11,6 +11,7 @@ use crate::storm::{Stormy, storm_and_calm};
 /// The result of one seed.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub struct Report {
+    /// Replays the run, with the same number of steps.
     pub seed: u64,
     /// Events handled, in the storm and after it.
     pub steps: u64,

@@ -10,15 +10,15 @@ use crate::pattern::{TOKEN_BYTES, Token, bytes_of, request_word};
 use crate::rng::Rng;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum Behaviour {
     /// Sends, finishes, reads all, closes.
-    Polite,
+    Normal,
     /// Reads slowly, and sends in pieces with pauses.
     Slow,
     /// Resets its connection after this many bytes.
-    Leaves(u64),
+    ResetsAfter(u64),
     /// Does not read until the storm is over.
-    Deaf,
+    ReadsLate,
 }
 
 /// The client's side of one virtual connection.
@@ -26,7 +26,7 @@ pub enum Manner {
 pub struct Script {
     /// The stream's token at the oracle.
     pub token: Token,
-    pub manner: Manner,
+    pub behaviour: Behaviour,
     length: u64,
     sent: u64,
     /// The client sends nothing before this time.
@@ -42,21 +42,21 @@ pub struct Script {
 
 impl Script {
     /// Draws a client's script, and begins its stream at the oracle.
-    pub fn new(rng: &mut Rng, client: SocketAddr, rude_in_1000: u64, oracle: &Shared) -> Script {
+    pub fn new(rng: &mut Rng, client: SocketAddr, early_ends_in_1000: u64, oracle: &Shared) -> Script {
         let token = rng.word();
         let length =
             TOKEN_BYTES + if rng.chance(1, 8) { rng.scale(30_000, 400_000) } else { rng.scale(1, 4000) };
-        let manner = if rng.chance(rude_in_1000, 1000) {
-            if rng.chance(1, 4) { Manner::Deaf } else { Manner::Leaves(rng.scale(1, length)) }
+        let behaviour = if rng.chance(early_ends_in_1000, 1000) {
+            if rng.chance(1, 4) { Behaviour::ReadsLate } else { Behaviour::ResetsAfter(rng.scale(1, length)) }
         } else if rng.chance(1, 4) {
-            Manner::Slow
+            Behaviour::Slow
         } else {
-            Manner::Polite
+            Behaviour::Normal
         };
-        oracle.borrow_mut().begin(token, client, matches!(manner, Manner::Polite | Manner::Slow));
+        oracle.borrow_mut().begin(token, client, matches!(behaviour, Behaviour::Normal | Behaviour::Slow));
         Script {
             token,
-            manner,
+            behaviour,
             length,
             sent: 0,
             pause: Time::ZERO,
@@ -77,10 +77,10 @@ impl Script {
     }
 
     /// The transport took this many bytes.
-    pub fn took(&mut self, bytes: usize, now: Time, rng: &mut Rng) {
+    pub fn sent_bytes(&mut self, bytes: usize, now: Time, rng: &mut Rng) {
         self.sent += bytes as u64;
         self.oracle.borrow_mut().sent(self.token, bytes as u64);
-        if self.manner == Manner::Slow {
+        if self.behaviour == Behaviour::Slow {
             self.pause = now + Duration::from_nanos(rng.scale(1_000, 3_000_000));
         }
     }
@@ -97,22 +97,22 @@ impl Script {
     }
 
     /// Whether the client resets its connection now.
-    pub fn leaves(&self) -> bool {
-        matches!(self.manner, Manner::Leaves(after) if self.sent >= after)
+    pub fn resets(&self) -> bool {
+        matches!(self.behaviour, Behaviour::ResetsAfter(after) if self.sent >= after)
     }
 
     /// Handles reply bytes.
-    pub fn got(&mut self, bytes: &[u8]) {
+    pub fn received(&mut self, bytes: &[u8]) {
         self.unread += bytes.len() as u64;
-        self.oracle.borrow_mut().got_by_client(self.token, bytes);
+        self.oracle.borrow_mut().client_received(self.token, bytes);
     }
 
     /// Reads some bytes; returns how many, to be granted again.
     pub fn reads(&mut self, rng: &mut Rng) -> u64 {
-        let part = match self.manner {
-            Manner::Deaf => 0,
-            Manner::Slow => self.unread.min(rng.scale(1, 10_000)),
-            Manner::Polite | Manner::Leaves(_) => self.unread,
+        let part = match self.behaviour {
+            Behaviour::ReadsLate => 0,
+            Behaviour::Slow => self.unread.min(rng.scale(1, 10_000)),
+            Behaviour::Normal | Behaviour::ResetsAfter(_) => self.unread,
         };
         self.unread -= part;
         part
@@ -132,8 +132,8 @@ impl Script {
 
     /// A client that did not read begins to.
     pub fn calm_down(&mut self) {
-        if self.manner == Manner::Deaf {
-            self.manner = Manner::Polite;
+        if self.behaviour == Behaviour::ReadsLate {
+            self.behaviour = Behaviour::Normal;
         }
     }
 }

@@ -28,7 +28,7 @@ pub struct Server {
     oracle: Shared,
     links: BTreeMap<Conn, Link>,
     /// Connections, of a thousand, that are refused; and as many that are closed early.
-    rude_in_1000: u64,
+    early_ends_in_1000: u64,
     /// A fault that is not planted yet, or one that lasts.
     pub(crate) canary: Option<Canary>,
     /// An attacker alters links on their path.
@@ -83,7 +83,7 @@ impl Server {
     pub fn new(
         config: Arc<ServerConfig>,
         local: SocketAddr,
-        rude_in_1000: u64,
+        early_ends_in_1000: u64,
         rng: Rng,
         oracle: Shared,
     ) -> Server {
@@ -93,7 +93,7 @@ impl Server {
             rng,
             oracle,
             links: BTreeMap::new(),
-            rude_in_1000,
+            early_ends_in_1000,
             canary: None,
             is_altered: false,
             work_at: Some(Time::ZERO),
@@ -187,13 +187,13 @@ impl Server {
     }
 
     fn connect(&mut self, link: &mut Link, id: Id, client: SocketAddr) {
-        if self.rng.chance(self.rude_in_1000, 1000) {
+        if self.rng.chance(self.early_ends_in_1000, 1000) {
             link.end.refuse(id, RefuseReason::Full);
             self.oracle.borrow_mut().server_refuses(client);
             return;
         }
         link.end.accept(id);
-        let rude = self.rng.chance(self.rude_in_1000, 1000);
+        let ends_early = self.rng.chance(self.early_ends_in_1000, 1000);
         let keeps_id = self.canary == Some(Canary::ForgetClose);
         let connection = Connection {
             client,
@@ -205,7 +205,7 @@ impl Server {
             replied: 0,
             client_finished: false,
             finished: false,
-            close_at: rude.then(|| self.rng.scale(1, 100_000)),
+            close_at: ends_early.then(|| self.rng.scale(1, 100_000)),
             closes_first: self.rng.chance(1, 2),
             keeps_id,
         };
@@ -266,9 +266,9 @@ impl Server {
                 let token = Token::from_le_bytes(head);
                 if oracle.recognise(token, connection.client) {
                     connection.token = Some(token);
-                    oracle.got_by_server(token, &head);
+                    oracle.server_received(token, &head);
                     if connection.close_at.is_some() || connection.keeps_id {
-                        oracle.server_is_rude(token);
+                        oracle.server_ends_early(token);
                     }
                 }
             }
@@ -276,7 +276,7 @@ impl Server {
         if let Some(token) = connection.token
             && !rest.is_empty()
         {
-            oracle.got_by_server(token, rest);
+            oracle.server_received(token, rest);
         }
     }
 

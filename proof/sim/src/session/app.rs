@@ -32,14 +32,16 @@ pub(crate) struct App {
 pub(crate) enum End {
     Open,
     /// Writes no more, and closes at once if `closes`.
-    Finish { closes: bool },
+    Finish {
+        closes: bool,
+    },
     /// Closes early.
     Close(CloseReason),
 }
 
 impl App {
-    pub(crate) fn new(id: SessionId, rude_in_1000: u64, rng: &mut Rng) -> App {
-        let rude = rng.chance(rude_in_1000, 1000);
+    pub(crate) fn new(id: SessionId, early_ends_in_1000: u64, rng: &mut Rng) -> App {
+        let ends_early = rng.chance(early_ends_in_1000, 1000);
         App {
             id,
             is_accepted: false,
@@ -49,7 +51,7 @@ impl App {
             client_finished: false,
             may_write: true,
             finished: false,
-            close_at: rude.then(|| rng.scale(1, 50_000)),
+            close_at: ends_early.then(|| rng.scale(1, 50_000)),
             closes_first: rng.chance(1, 2),
         }
     }
@@ -60,14 +62,14 @@ impl App {
     }
 
     /// Bytes of replies that are not written yet.
-    pub(crate) fn unsaid(&self) -> u64 {
+    pub(crate) fn unwritten(&self) -> u64 {
         self.owed() - self.replied
     }
 
     /// Bytes that the application may read before it has replied more.
     fn readable(&self) -> u64 {
         // Each byte read causes up to four bytes of replies.
-        self.waiting.min(OWED_BYTES_MAX.saturating_sub(self.unsaid()) / 4)
+        self.waiting.min(OWED_BYTES_MAX.saturating_sub(self.unwritten()) / 4)
     }
 
     /// Reads some bytes; returns how many.
@@ -79,11 +81,11 @@ impl App {
     }
 
     /// Decides about the application's end. [`Canary::EarlyEnd`] ends before all replies are written.
-    pub(crate) fn ends(&mut self, canary: Option<Canary>, rng: &mut Rng) -> End {
+    pub(crate) fn next_end(&mut self, canary: Option<Canary>, rng: &mut Rng) -> End {
         if self.close_at.is_some_and(|at| self.read >= at) {
             return End::Close(rng.pick(&[CloseReason::Normal, CloseReason::Reset]));
         }
-        let has_replied = self.unsaid() == 0 || canary == Some(Canary::EarlyEnd);
+        let has_replied = self.unwritten() == 0 || canary == Some(Canary::EarlyEnd);
         if self.finished || !self.client_finished || self.waiting > 0 || !has_replied {
             return End::Open;
         }
@@ -93,6 +95,6 @@ impl App {
 
     /// Whether the application can work without a further event.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.is_accepted || self.readable() > 0 || (self.may_write && !self.finished && self.unsaid() > 0)
+        !self.is_accepted || self.readable() > 0 || (self.may_write && !self.finished && self.unwritten() > 0)
     }
 }

@@ -31,13 +31,13 @@ struct Entry {
     /// The client has received the end of the replies.
     complete: bool,
     /// Epoch of the client's last opening message.
-    epoch_said: u32,
+    epoch_sent: u32,
     /// Epoch of the last opening message that the server accepted, in its present life.
-    epoch_taken: u32,
+    epoch_accepted: u32,
     /// The life that the server gave the session; `None` while no server knows the session.
-    life_known: Option<u64>,
+    server_life: Option<u64>,
     /// The life in the first answer that the client accepted.
-    life_heard: Option<u64>,
+    client_life: Option<u64>,
     /// Highest offset that a server acknowledged and the client received.
     acknowledged: u64,
     /// A server knew the session and lost it: by a restart, or because the client did not return in time.
@@ -52,7 +52,7 @@ impl Entry {
     /// The server's session is not the client's: it began with a delayed or replayed opening message, and its
     /// application never receives anything.
     fn is_ghost(&self) -> bool {
-        self.over || (self.life_heard.is_some() && self.life_heard != self.life_known)
+        self.over || (self.client_life.is_some() && self.client_life != self.server_life)
     }
 
     fn closed_in_order(&self) -> bool {
@@ -122,6 +122,7 @@ impl Books {
         }
     }
 
+    /// The first violations found; later ones are dropped.
     pub fn violations(&self) -> &[Violation] {
         self.violations.as_slice()
     }
@@ -150,13 +151,12 @@ impl Books {
         self.violation(check, format!("session {id:?}: {problem}: {entry:?}"));
     }
 
-
     /// A client begins a session.
     pub fn begin(&mut self, id: SessionId) {
         self.open += 1;
         let entry = Entry { token: token_of(id), ..Entry::default() };
         if self.sessions.insert(id, entry).is_some() {
-            self.wrong(Check::Rules, id, "made twice, a fault of the simulator");
+            self.wrong(Check::Rules, id, "made twice: a fault of the simulator");
         }
     }
 
@@ -195,24 +195,24 @@ impl Books {
     /// The client sends an opening message on another carrier.
     pub fn client_opens(&mut self, id: SessionId, epoch: u32) {
         let entry = self.entry(id);
-        let before = std::mem::replace(&mut entry.epoch_said, epoch);
+        let before = std::mem::replace(&mut entry.epoch_sent, epoch);
         if epoch <= before {
-            self.wrong(Check::Epochs, id, "its client says an epoch again");
+            self.wrong(Check::Epochs, id, "its client repeats an epoch");
         }
     }
 
     /// The client accepts an answer to its opening message.
     pub fn client_attaches(&mut self, id: SessionId, answer: &Resumed) {
         let entry = self.entry(id);
-        let life = *entry.life_heard.get_or_insert(answer.life);
+        let life = *entry.client_life.get_or_insert(answer.life);
         entry.acknowledged = entry.acknowledged.max(answer.position.received);
-        if answer.epoch != entry.epoch_said || answer.life != life {
-            self.wrong(Check::Epochs, id, "its client believes another carrier's answer");
+        if answer.epoch != entry.epoch_sent || answer.life != life {
+            self.wrong(Check::Epochs, id, "its client accepts another carrier's answer");
         }
     }
 
     /// The client learns that the server has received `received` bytes.
-    pub fn client_hears_acknowledged(&mut self, id: SessionId, received: u64) {
+    pub fn client_sees_acknowledged(&mut self, id: SessionId, received: u64) {
         let entry = self.entry(id);
         entry.acknowledged = entry.acknowledged.max(received);
     }
@@ -226,7 +226,7 @@ impl Books {
         let problem = if wrong.is_some() {
             "wrong reply bytes"
         } else if entry.read_by_client > entry.replied {
-            "reply bytes that nobody sent"
+            "more reply bytes than were sent"
         } else if entry.closed_by_client {
             "reply bytes after the client closed"
         } else {
@@ -252,18 +252,18 @@ impl Books {
     }
 
     /// The client learns that its session is *gone*, and that the server had received `acknowledged` bytes.
-    pub fn client_told_gone(&mut self, id: SessionId, acknowledged: u64) {
+    pub fn client_sees_gone(&mut self, id: SessionId, acknowledged: u64) {
         self.gone += 1;
         let entry = self.entry(id);
         let first = !std::mem::replace(&mut entry.gone, true);
-        let knows = entry.life_known.is_some_and(|life| entry.life_heard.is_none_or(|heard| heard == life));
+        let knows = entry.server_life.is_some_and(|life| entry.client_life.is_none_or(|heard| heard == life));
         // Of a session that was reset, or closed by a server that lacked bytes, the server cannot confirm all.
         let lacks_some = entry.is_reset || entry.read_by_server < entry.written;
         let was_lost = entry.was_forgotten || entry.is_long_over || lacks_some;
         let problem = if knows && !entry.over {
             "gone, but the server knows it"
         } else if !was_lost {
-            "gone, but the server had all of it, and remembers"
+            "gone, but the server remembers that it received all"
         } else if acknowledged != entry.acknowledged && !entry.is_reset {
             "gone, with another offset than was acknowledged"
         } else if acknowledged > entry.read_by_server && !entry.is_reset {
@@ -282,7 +282,7 @@ impl Books {
         // A dead process has lost what it remembered of ended sessions.
         let is_remembered = self.ended.iter().any(|(_, ended)| *ended == id);
         self.entry(id).is_long_over |= !is_remembered;
-        self.client_told_gone(id, acknowledged);
+        self.client_sees_gone(id, acknowledged);
     }
 
     /// The client's driver gives the session up: no carrier worked for too long, or no server has ever answered and
@@ -319,21 +319,20 @@ impl Books {
 
     /// The client's carrier was closed for a reason that breaks a rule.
     pub fn client_sees_break(&mut self, id: SessionId, reason: CloseReason) {
-        self.wrong(Check::Rules, id, &format!("its client hears that it was closed for {reason:?}"));
+        self.wrong(Check::Rules, id, &format!("its client saw it closed for {reason:?}"));
     }
-
 
     /// A server begins a session.
     pub fn server_begins(&mut self, id: SessionId, answer: &Resumed) {
         let entry = self.entry(id);
-        let knew = entry.life_known.replace(answer.life);
-        entry.epoch_taken = answer.epoch;
+        let knew = entry.server_life.replace(answer.life);
+        entry.epoch_accepted = answer.epoch;
         if !entry.is_ghost() {
             // Unread replies belong to a life that is over.
             (entry.replied, entry.replied_all, entry.closed_by_server) = (0, false, false);
         }
         if knew.is_some() {
-            self.wrong(Check::Epochs, id, "begins at a server that knows it");
+            self.wrong(Check::Epochs, id, "begins although the server knows it");
         }
     }
 
@@ -341,11 +340,11 @@ impl Books {
     pub fn server_resumes(&mut self, id: SessionId, answer: &Resumed) {
         self.moves += 1;
         let entry = self.entry(id);
-        let before = std::mem::replace(&mut entry.epoch_taken, answer.epoch);
-        let problem = if entry.life_known != Some(answer.life) {
-            "goes on at a server that does not know it"
+        let before = std::mem::replace(&mut entry.epoch_accepted, answer.epoch);
+        let problem = if entry.server_life != Some(answer.life) {
+            "resumes in a life that the server does not know"
         } else if answer.epoch <= before {
-            "goes on with an old epoch"
+            "resumes with an old epoch"
         } else {
             return;
         };
@@ -361,10 +360,10 @@ impl Books {
         let problem = if wrong.is_some() {
             "wrong request bytes"
         } else if entry.read_by_server > entry.written {
-            "request bytes that nobody wrote"
+            "more request bytes than were written"
         } else if entry.closed_by_server {
             "request bytes after the server closed"
-        } else if entry.life_heard != entry.life_known {
+        } else if entry.client_life != entry.server_life {
             "request bytes for another life"
         } else {
             return;
@@ -433,14 +432,14 @@ impl Books {
     /// The server answers again how a session ended.
     pub fn server_repeats_end(&mut self, id: SessionId, answer: &Resumed) {
         let entry = self.entry(id);
-        let before = std::mem::replace(&mut entry.epoch_taken, answer.epoch);
-        if answer.epoch <= before || entry.life_known.is_some() {
-            self.wrong(Check::Epochs, id, "its end is told again to old words, or while it goes on");
+        let before = std::mem::replace(&mut entry.epoch_accepted, answer.epoch);
+        if answer.epoch <= before || entry.server_life.is_some() {
+            self.wrong(Check::Epochs, id, "its end is answered to an old epoch, or while it is open");
         }
     }
 
     /// The server refuses an opening message with *gone*.
-    pub fn server_says_gone(&mut self, now: Time, id: SessionId) {
+    pub fn server_answers_gone(&mut self, now: Time, id: SessionId) {
         let until = self.ended.iter().rev().find(|(_, ended)| *ended == id).map(|(until, _)| *until);
         // A server remembers at most `sessions_max` ended sessions. Sessions that ended in the same turn have an
         // unknown order.
@@ -470,7 +469,7 @@ impl Books {
         if !entry.is_ghost() {
             entry.was_forgotten |= lost;
         }
-        entry.life_known = None;
+        entry.server_life = None;
     }
 
     /// Records each session that has not ended as a violation, at most three.

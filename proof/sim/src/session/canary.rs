@@ -2,6 +2,7 @@
 
 use super::check::Check;
 
+/// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
     /// Bytes from a replaced carrier are delivered to the server's application.

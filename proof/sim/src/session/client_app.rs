@@ -8,7 +8,7 @@ use spillway_wire::session::SessionId;
 
 use super::books::Shared;
 use super::canary::Canary;
-use super::manners::Manners;
+use super::client_behaviour::ClientBehaviour;
 use crate::rng::Rng;
 
 /// One session as its client's application sees it.
@@ -23,7 +23,7 @@ pub(crate) struct ClientApp {
     leaves_at: Option<u64>,
     unread: u64,
     /// Closes in order as soon as it has written all.
-    is_hasty: bool,
+    closes_early: bool,
     /// Reads little at a time, from its session and from its socket.
     is_slow: bool,
     /// How the session ended, as last checked.
@@ -33,17 +33,17 @@ pub(crate) struct ClientApp {
 
 impl ClientApp {
     /// Draws the behaviour for a new session.
-    pub(crate) fn drawn(id: SessionId, manners: &Manners, rng: &mut Rng) -> ClientApp {
-        let rude = rng.chance(manners.rude_in_1000, 1000);
+    pub(crate) fn drawn(id: SessionId, behaviour: &ClientBehaviour, rng: &mut Rng) -> ClientApp {
+        let ends_early = rng.chance(behaviour.early_ends_in_1000, 1000);
         ClientApp {
             id,
-            to_write: rng.scale(1, manners.bytes_max),
+            to_write: rng.scale(1, behaviour.bytes_max),
             written: 0,
             may_write: true,
             has_finished: false,
-            leaves_at: rude.then(|| rng.scale(1, manners.bytes_max)),
+            leaves_at: ends_early.then(|| rng.scale(1, behaviour.bytes_max)),
             unread: 0,
-            is_hasty: rng.chance(manners.hasty_in_1000, 1000),
+            closes_early: rng.chance(behaviour.early_closes_in_1000, 1000),
             is_slow: rng.chance(1, 4),
             seen: None,
             has_closed: false,
@@ -74,7 +74,7 @@ impl ClientApp {
     }
 
     /// Records the end of the session, if the driver reports one, and the close that follows it.
-    pub(crate) fn looks(&mut self, driver: &Driver<LostReason>, canary: Option<Canary>, books: &Shared) {
+    pub(crate) fn note_end(&mut self, driver: &Driver<LostReason>, canary: Option<Canary>, books: &Shared) {
         let Some(end) = driver.end() else { return };
         let mut books = books.borrow_mut();
         if self.seen.replace(end) != Some(end) {
@@ -84,7 +84,7 @@ impl ClientApp {
                 SessionEnd::Reset(reason) => books.client_sees_break(self.id, reason),
                 SessionEnd::Gone(gone) => {
                     let further = u64::from(canary == Some(Canary::GoneFurther));
-                    books.client_told_gone(self.id, gone.acknowledged + further);
+                    books.client_sees_gone(self.id, gone.acknowledged + further);
                 }
                 SessionEnd::Absent(Some(gone)) => books.client_finds_absent(self.id, gone.acknowledged),
                 SessionEnd::GivenUp | SessionEnd::Absent(None) => books.client_gives_up(self.id),
@@ -122,7 +122,7 @@ impl ClientApp {
         let outcome = driver.consumed(part as usize);
         debug_assert_eq!(outcome, Ok(()), "at most what is unread");
         let resets = self.leaves_at.is_some_and(|at| self.written >= at);
-        let is_done = self.has_finished && (self.is_hasty || (self.seen.is_some() && self.unread == 0));
+        let is_done = self.has_finished && (self.closes_early || (self.seen.is_some() && self.unread == 0));
         if resets || is_done {
             self.has_closed = true;
             books.client_closes(self.id, resets);

@@ -14,10 +14,10 @@ use spillway_wire::session::SessionId;
 use super::books::Shared;
 use super::canary::Canary;
 use super::check::Check;
-use super::client::{Around, Client, Socket};
+use super::client::{Client, Environment, Socket};
 use super::client_app::ClientApp;
+use super::client_behaviour::ClientBehaviour;
 use super::copies;
-use super::manners::Manners;
 use crate::clock::Clock;
 use crate::network::AddressBook;
 use crate::rng::Rng;
@@ -25,7 +25,7 @@ use crate::rng::Rng;
 /// Bound of abandoned carriers that stay open.
 const LEFT_MAX: usize = 50;
 /// What clients share: link ports, keys, and the checkers.
-pub(crate) struct Surroundings {
+pub(crate) struct ClientEnvironment {
     pub(crate) addresses: AddressBook,
     /// Link ports of the helpers; the last one is the server's.
     pub(crate) ports: Vec<SocketAddr>,
@@ -38,8 +38,8 @@ pub(crate) struct Surroundings {
 
 /// A host of clients. The host's clock is true; each client has its own.
 pub(crate) struct Clients {
-    around: Surroundings,
-    manners: Manners,
+    environment: ClientEnvironment,
+    behaviour: ClientBehaviour,
     rng: Rng,
     clients: BTreeMap<u64, Client>,
     by_carrier: BTreeMap<Conn, u64>,
@@ -50,9 +50,9 @@ pub(crate) struct Clients {
     is_calm: bool,
 }
 
-impl Surroundings {
-    fn around<'a>(&'a self, rng: &'a mut Rng) -> Around<'a> {
-        Around { rng, books: &self.books, copies: self.copies.as_ref(), canary: self.canary }
+impl ClientEnvironment {
+    fn for_turn<'a>(&'a self, rng: &'a mut Rng) -> Environment<'a> {
+        Environment { rng, books: &self.books, copies: self.copies.as_ref(), canary: self.canary }
     }
 
     /// The server's own link port.
@@ -80,7 +80,7 @@ impl Surroundings {
     }
 
     /// Moves a client to another link port, or gives it another list of link ports.
-    fn whim(&self, here: Time, driver: &mut Driver<LostReason>, rng: &mut Rng) {
+    fn move_at_random(&self, client_now: Time, driver: &mut Driver<LostReason>, rng: &mut Rng) {
         if driver.is_closed_here() {
             return;
         }
@@ -89,16 +89,16 @@ impl Surroundings {
             targets.truncate(rng.range(1, targets.len() as u64) as usize);
             driver.set_targets(targets);
         } else {
-            driver.move_to(here, rng.below(targets.len() as u64) as usize);
+            driver.move_to(client_now, rng.below(targets.len() as u64) as usize);
         }
     }
 }
 
 impl Clients {
-    pub(crate) fn new(around: Surroundings, manners: Manners, rng: Rng) -> Clients {
+    pub(crate) fn new(environment: ClientEnvironment, behaviour: ClientBehaviour, rng: Rng) -> Clients {
         Clients {
-            around,
-            manners,
+            environment,
+            behaviour,
             rng,
             clients: BTreeMap::new(),
             by_carrier: BTreeMap::new(),
@@ -115,7 +115,7 @@ impl Clients {
         self.next_client = None;
         for client in self.clients.values_mut() {
             client.calm_down(now);
-            client.driver.set_targets(self.around.targets(&mut self.rng));
+            client.driver.set_targets(self.environment.targets(&mut self.rng));
         }
     }
 
@@ -139,11 +139,11 @@ impl Clients {
         let rng = &mut self.rng;
         let mut id = SessionId([0; 16]);
         rng.fill(&mut id.0);
-        self.around.books.borrow_mut().begin(id);
-        let app = ClientApp::drawn(id, &self.manners, rng);
+        self.environment.books.borrow_mut().begin(id);
+        let app = ClientApp::drawn(id, &self.behaviour, rng);
         let clock = Clock::drawn(rng);
-        let settings = self.manners.settings(self.around.server(), rng);
-        let targets = self.around.targets(rng);
+        let settings = self.behaviour.settings(self.environment.server(), rng);
+        let targets = self.environment.targets(rng);
         let Some(driver) = Driver::new(clock.read(now), targets, &settings, id, rng.word()) else { return };
         self.clients.insert(self.next_number, Client { driver, app, socket: None, clock, wake_at: now });
         self.next_number += 1;
@@ -152,23 +152,23 @@ impl Clients {
     /// Gives one client a turn: its application, timers, moves and output.
     fn pump<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         let Some(client) = self.clients.get_mut(&number) else { return };
-        let here = client.time(now);
-        client.app.work(&mut client.driver, &mut self.rng, &self.around.books);
+        let client_now = client.time(now);
+        client.app.work(&mut client.driver, &mut self.rng, &self.environment.books);
         client.grant(&mut self.rng, out);
-        client.driver.handle_timeout(here);
-        if !self.is_calm && self.rng.chance(self.manners.whims_in_1000, 1000) {
-            self.around.whim(here, &mut client.driver, &mut self.rng);
+        client.driver.handle_timeout(client_now);
+        if !self.is_calm && self.rng.chance(self.behaviour.random_moves_in_1000, 1000) {
+            self.environment.move_at_random(client_now, &mut client.driver, &mut self.rng);
         }
         self.settle(now, number, out);
         let Some(client) = self.clients.get_mut(&number) else { return };
-        client.note_events(&mut self.around.around(&mut self.rng));
+        client.note_events(&mut self.environment.for_turn(&mut self.rng));
         let kept = client.driver.kept();
-        if kept > self.manners.limits.kept_bytes_max {
+        if kept > self.behaviour.limits.kept_bytes_max {
             let what = format!("a client keeps {kept} bytes, more than its bound");
-            self.around.books.borrow_mut().violation(Check::Memory, what);
+            self.environment.books.borrow_mut().violation(Check::Memory, what);
         }
         if client.driver.is_over() {
-            self.around.books.borrow_mut().client_over(client.driver.id());
+            self.environment.books.borrow_mut().client_over(client.driver.id());
             self.close(now, number, out);
             self.clients.remove(&number);
             return;
@@ -185,8 +185,8 @@ impl Clients {
     /// Sends a client's output and does what its driver asks for.
     fn settle<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         while let Some(client) = self.clients.get_mut(&number) {
-            let here = client.time(now);
-            client.transmit(here, &mut self.around.around(&mut self.rng), out);
+            let client_now = client.time(now);
+            client.transmit(client_now, &mut self.environment.for_turn(&mut self.rng), out);
             let target = match client.driver.poll_action() {
                 None => break,
                 Some(Action::Close) => {
@@ -200,7 +200,7 @@ impl Clients {
                     client.socket = Some(Socket { conn, is_connected: false, ungranted: 0 });
                     self.by_carrier.insert(conn, number);
                 }
-                Err(_) => client.driver.handle_failed(here, LostReason::Failed, false),
+                Err(_) => client.driver.handle_failed(client_now, LostReason::Failed, false),
             }
         }
     }
@@ -227,23 +227,25 @@ impl Application for Clients {
         }
         let Some(&number) = self.by_carrier.get(&conn) else { return };
         let Some(client) = self.clients.get_mut(&number) else { return };
-        let here = client.time(now);
+        let client_now = client.time(now);
         match event {
             Event::Opened { .. } => {
-                let address = self.around.addresses.borrow().get(&conn).copied();
+                let address = self.environment.addresses.borrow().get(&conn).copied();
                 debug_assert!(address.is_some(), "an open connection has an address");
-                client.connected(here, address.unwrap_or(([0; 4], 0).into()), &mut self.rng);
+                client.connected(client_now, address.unwrap_or(([0; 4], 0).into()), &mut self.rng);
                 out.grant(conn, 1 << 20);
             }
             Event::Data { bytes, .. } => {
-                client.receives(here, bytes, &mut self.around.around(&mut self.rng));
+                client.receives(client_now, bytes, &mut self.environment.for_turn(&mut self.rng));
             }
             Event::Finished | Event::Lost(_) => {
                 self.by_carrier.remove(&conn);
                 client.socket = None;
                 match event {
-                    Event::Lost(why) => client.driver.handle_failed(here, why, why == LostReason::Refused),
-                    _ => client.driver.handle_closed(here),
+                    Event::Lost(why) => {
+                        client.driver.handle_failed(client_now, why, why == LostReason::Refused)
+                    }
+                    _ => client.driver.handle_closed(client_now),
                 }
             }
             Event::Room => {}
@@ -255,7 +257,7 @@ impl Application for Clients {
     fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
         if self.next_client.is_some_and(|at| at <= now) {
             self.next_client = Some(now + Duration::from_nanos(self.rng.scale(10_000, 10_000_000)));
-            if self.clients.len() < self.manners.clients_max {
+            if self.clients.len() < self.behaviour.clients_max {
                 self.arrive(now);
             }
         }

@@ -17,7 +17,7 @@ const NEWEST: usize = 4;
 
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
-    words: VecDeque<(SessionId, Control)>,
+    openings: VecDeque<(SessionId, Control)>,
     answers: VecDeque<(SessionId, Resumed)>,
     to_server: VecDeque<(SessionId, Control)>,
     to_client: VecDeque<(SessionId, Control)>,
@@ -46,19 +46,19 @@ fn is_absolute(control: &Control) -> bool {
 
 impl Copies {
     /// Keeps an opening message.
-    pub(crate) fn of_words(&mut self, id: SessionId, words: Control) {
-        keep(&mut self.words, (id, words));
+    pub(crate) fn keep_opening(&mut self, id: SessionId, opening: Control) {
+        keep(&mut self.openings, (id, opening));
     }
 
     /// Keeps another control message from a client.
-    pub(crate) fn of_client(&mut self, id: SessionId, control: Control) {
+    pub(crate) fn keep_from_client(&mut self, id: SessionId, control: Control) {
         if is_absolute(&control) {
             keep(&mut self.to_server, (id, control));
         }
     }
 
     /// Keeps a control message from a server.
-    pub(crate) fn of_server(&mut self, id: SessionId, control: Control) {
+    pub(crate) fn keep_from_server(&mut self, id: SessionId, control: Control) {
         match control {
             Control::Resumed(answer) => keep(&mut self.answers, (id, answer)),
             control if is_absolute(&control) => keep(&mut self.to_client, (id, control)),
@@ -67,11 +67,11 @@ impl Copies {
     }
 
     /// An opening message: one of the newest, or any.
-    pub(crate) fn words(&self, rng: &mut Rng) -> Option<(SessionId, Control)> {
-        let all = self.words.len();
+    pub(crate) fn opening(&self, rng: &mut Rng) -> Option<(SessionId, Control)> {
+        let all = self.openings.len();
         let newest = if rng.chance(1, 2) { NEWEST } else { all };
         let back = rng.below(newest.min(all).max(1) as u64) as usize;
-        self.words.get(all.checked_sub(1 + back)?).copied()
+        self.openings.get(all.checked_sub(1 + back)?).copied()
     }
 
     /// An answer to an opening message: of this session, or of any.
@@ -85,12 +85,12 @@ impl Copies {
     }
 
     /// A control message from this session's client.
-    pub(crate) fn said_by_client(&self, id: SessionId, rng: &mut Rng) -> Option<Control> {
+    pub(crate) fn from_client(&self, id: SessionId, rng: &mut Rng) -> Option<Control> {
         any_of(&self.to_server, id, rng)
     }
 
     /// A control message from the server to this session's client.
-    pub(crate) fn said_by_server(&self, id: SessionId, rng: &mut Rng) -> Option<Control> {
+    pub(crate) fn from_server(&self, id: SessionId, rng: &mut Rng) -> Option<Control> {
         any_of(&self.to_client, id, rng)
     }
 }

@@ -4,10 +4,10 @@
 //!
 //! - [`books`]: checks every session, outside the code under test
 //! - [`check`]: the list of checks
-//! - `client`, `clients`, `manners`, `client_app`, `server`, `hearing`, `app`: the two ends, each with a small
+//! - `client`, `clients`, `client_behaviour`, `client_app`, `server`, `receive`, `app`: the two ends, each with a small
 //!   application
-//! - `copies`, `copyist`: recorded messages, and the attacker who replays them
-//! - [`world`]: hosts and faults; `climate`: the parameters drawn for them
+//! - `copies`, `replayer`: recorded messages, and the attacker who replays them
+//! - [`world`]: hosts and faults; `world_config`: the parameters drawn for them
 //! - [`canary`]: planted faults that a run must detect
 //! - [`run()`]: a storm, then calm, and the report
 
@@ -19,13 +19,13 @@ pub mod world;
 mod app;
 mod client;
 mod client_app;
+mod client_behaviour;
 mod clients;
-mod climate;
 mod copies;
-mod copyist;
-mod hearing;
-mod manners;
+mod receive;
+mod replayer;
 mod run;
 mod server;
+mod world_config;
 
 pub use run::{Report, run, run_blindly};

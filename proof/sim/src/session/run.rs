@@ -12,6 +12,7 @@ use crate::storm::{Stormy, storm_and_calm};
 /// The result of one seed.
 #[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
 pub struct Report {
+    /// Replays the run, with the same number of steps.
     pub seed: u64,
     /// Events handled, in the storm and after it.
     pub steps: u64,
@@ -65,7 +66,7 @@ pub fn run_blindly(seed: u64, steps: u64, canary: Option<Canary>, blind: Option<
         completed: books.completed,
         gone: books.gone,
         moves: books.moves,
-        messages: world.network.told,
+        messages: world.network.events_delivered,
         delivered_bytes: books.delivered,
         faults: world.faults,
         copies_refused: books.copies_refused,

@@ -49,7 +49,7 @@ pub(crate) struct Server {
     /// Carriers whose sessions have moved to another one.
     pub(super) moved: Vec<CarrierName>,
     /// Sessions, of a thousand, that are closed early.
-    pub(super) rude_in_1000: u64,
+    pub(super) early_ends_in_1000: u64,
     pub(super) work_at: Option<Time>,
     pub(super) has_begun: bool,
     pub(super) canary: Option<Canary>,
@@ -76,7 +76,7 @@ impl Server {
         config: Arc<ServerConfig>,
         (limits, bounds): (TableLimits, Bounds),
         local: SocketAddr,
-        rude_in_1000: u64,
+        early_ends_in_1000: u64,
         mut rng: Rng,
         books: Shared,
     ) -> Server {
@@ -98,7 +98,7 @@ impl Server {
             over: Vec::new(),
             busy: BTreeSet::new(),
             moved: Vec::new(),
-            rude_in_1000,
+            early_ends_in_1000,
             work_at: None,
             has_begun: false,
             canary: None,
@@ -147,7 +147,6 @@ impl Server {
         self.canary == Some(canary) && self.rng.chance(1, one_in)
     }
 
-
     /// Gives each busy application a turn, at random. Returns whether any is still busy.
     fn work(&mut self, now: Time) -> bool {
         for session in std::mem::take(&mut self.busy) {
@@ -183,7 +182,7 @@ impl Server {
             debug_assert_eq!(outcome, Ok(()), "at most what waits");
         }
         let mut books = self.books.borrow_mut();
-        let part = app.unsaid().min(self.rng.scale(1, 64 * 1024));
+        let part = app.unwritten().min(self.rng.scale(1, 64 * 1024));
         if app.may_write && part > 0 {
             // One byte more than there is room for, so that room is reported later.
             let mut bytes = books.reply(app.id, part.min(self.port.room(session) as u64 + 1));
@@ -199,7 +198,7 @@ impl Server {
                 books.violation(Check::Memory, format!("{kept} bytes are kept, more than the bound"));
             }
         }
-        match app.ends(self.canary, &mut self.rng) {
+        match app.next_end(self.canary, &mut self.rng) {
             End::Open => true,
             End::Close(reason) => {
                 books.server_closes(app.id, reason != CloseReason::Normal);
@@ -207,7 +206,7 @@ impl Server {
                 false
             }
             End::Finish { closes } => {
-                if app.unsaid() == 0 {
+                if app.unwritten() == 0 {
                     books.server_finishes(app.id);
                 }
                 if self.canary == Some(Canary::WrongFinish)
@@ -228,29 +227,27 @@ impl Server {
         }
     }
 
-
     /// Sets where sessions belong; sends clients of misplaced sessions away.
     pub(crate) fn place(&mut self, placement: Placement) {
         self.placement = placement;
         let misplaced = self.port.misplaced(placement);
-        self.say_all(misplaced);
+        self.send_controls(misplaced);
     }
 
     /// Releases `count` helped sessions to the server's own port.
-    pub(crate) fn call_home(&mut self, count: usize) {
-        let home = self.port.return_home(count);
-        self.say_all(home);
+    pub(crate) fn release(&mut self, count: usize) {
+        let released = self.port.return_home(count);
+        self.send_controls(released);
     }
 
-    fn say_all(&mut self, words: Vec<(SessionHandle, CarrierName, Control)>) {
-        for (_, (conn, id), control) in words {
+    fn send_controls(&mut self, controls: Vec<(SessionHandle, CarrierName, Control)>) {
+        for (_, (conn, id), control) in controls {
             if let Some(link) = self.links.get_mut(&conn) {
                 link.end.say(id, control);
                 self.dirty.insert(conn);
             }
         }
     }
-
 
     fn close_moved(&mut self) {
         for (conn, id) in std::mem::take(&mut self.moved) {
@@ -303,7 +300,6 @@ impl Server {
             }
         }
     }
-
 
     pub(super) fn authenticated(&mut self, conn: Conn) {
         self.proving.remove(&conn);

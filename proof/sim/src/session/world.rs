@@ -11,12 +11,12 @@ use spillway_transport::Time;
 use super::books::{Books, Shared};
 use super::canary::Canary;
 use super::check::Check;
-use super::clients::{Clients, Surroundings};
-use super::climate::{Climate, Faults};
+use super::clients::{ClientEnvironment, Clients};
 use super::copies;
-use super::copyist::Copyist;
+use super::replayer::Replayer;
 use super::server::Server;
-use crate::agenda::Happening;
+use super::world_config::{Faults, WorldConfig};
+use crate::agenda::NetworkEvent;
 use crate::attackers::{ATTACKERS_IP, Attackers};
 use crate::driver::{self, Down};
 use crate::names::{SERVER, address, client_key, helper_key, ip};
@@ -40,10 +40,11 @@ enum Node {
     Server(Box<Server>),
     Clients(Box<Clients>),
     Helper(Box<Relay>),
-    Copyist(Box<Copyist>),
+    Replayer(Box<Replayer>),
     Attackers(Box<Attackers>),
 }
 
+/// A running world.
 pub struct World {
     pub(crate) network: Network,
     /// Checks all sessions.
@@ -51,7 +52,7 @@ pub struct World {
     nodes: Vec<Node>,
     /// Hosts whose programs are stopped, as by SIGSTOP.
     asleep: BTreeSet<HostId>,
-    climate: Climate,
+    config: WorldConfig,
     canary: Option<Canary>,
     rng: Rng,
     /// Draws the operator's actions, in worlds with an operator.
@@ -65,37 +66,37 @@ impl World {
     pub fn new(seed: u64, canary: Option<Canary>, blind: Option<Check>) -> World {
         let mut rng = Rng::new(seed);
         // A generator of its own leaves the rest of each world unchanged.
-        let mut of_attack = Rng::new(!seed);
-        let climate = Climate::drawn(&mut rng, &mut of_attack, canary);
-        let mut network = Network::new(rng.word(), climate.weather);
-        let books = Books::new(climate.manners.limits, climate.table, blind);
+        let mut attack_rng = Rng::new(!seed);
+        let config = WorldConfig::drawn(&mut rng, &mut attack_rng, canary);
+        let mut network = Network::new(rng.word(), config.weather);
+        let books = Books::new(config.behaviour.limits, config.table, blind);
         let books = Shared::new(std::cell::RefCell::new(books));
         network.add_host(ip(SERVER), &[11411]);
         network.add_host(ip(CLIENTS), &[]);
-        let helpers = FIRST_HELPER..FIRST_HELPER + climate.helpers;
+        let helpers = FIRST_HELPER..FIRST_HELPER + config.helpers;
         for host in helpers.clone() {
             network.add_host(ip(host), &[11211, 11411]);
         }
-        let around = Surroundings {
+        let environment = ClientEnvironment {
             addresses: network.addresses(CLIENTS),
             ports: helpers.clone().chain([SERVER]).map(|host| address(host, 11411)).collect(),
             key: client_key(),
             books: books.clone(),
-            copies: climate.is_copied.then(copies::Shared::default),
+            copies: config.is_copied.then(copies::Shared::default),
             canary,
         };
         let mut nodes = vec![Node::Down(Down)];
-        let copies = around.copies.clone();
-        nodes.push(Node::Clients(Box::new(Clients::new(around, climate.manners, rng.fork()))));
+        let copies = environment.copies.clone();
+        nodes.push(Node::Clients(Box::new(Clients::new(environment, config.behaviour, rng.fork()))));
         nodes.resize_with(helpers.end, || Node::Down(Down));
         if let Some(copies) = copies {
             let host = network.add_host(ip(helpers.end), &[]);
             let target = address(SERVER, 11411);
-            let copyist = Copyist::new(target, helper_key(), rng.fork(), copies, books.clone());
-            nodes.push(Node::Copyist(Box::new(copyist)));
+            let replayer = Replayer::new(target, helper_key(), rng.fork(), copies, books.clone());
+            nodes.push(Node::Replayer(Box::new(replayer)));
             network.turn_soon(host);
         }
-        let attackers = climate.attack.map(|attack| {
+        let attackers = config.attack.map(|attack| {
             let host = network.add_host(ATTACKERS_IP, &[]);
             let addresses = network.addresses(host);
             let ports =
@@ -106,30 +107,29 @@ impl World {
                 addresses,
                 ports,
                 client_key(),
-                of_attack,
+                attack_rng,
             )))
         });
-        if climate.clocks_differ {
+        if config.clocks_differ {
             (0..nodes.len()).filter(|host| *host != CLIENTS).for_each(|host| network.draw_clock(host));
         }
         nodes.extend(attackers);
-        let mut of_operator = Rng::new(seed.rotate_left(32) ^ 1);
-        let operator = (canary.is_none() && of_operator.chance(1, 3)).then_some(of_operator);
+        let mut operator_rng = Rng::new(seed.rotate_left(32) ^ 1);
+        let operator = (canary.is_none() && operator_rng.chance(1, 3)).then_some(operator_rng);
         let asleep = BTreeSet::new();
         let (storm, faults) = (true, 0);
-        let mut world =
-            World { nodes, asleep, network, books, rng, climate, canary, operator, storm, faults };
+        let mut world = World { nodes, asleep, network, books, rng, config, canary, operator, storm, faults };
         world.start(SERVER);
         helpers.for_each(|host| world.start(host));
         world.network.turn_soon(CLIENTS);
-        if world.climate.attack.is_some() {
+        if world.config.attack.is_some() {
             world.network.turn_soon(world.nodes.len() - 1);
         }
-        if world.climate.faults != Faults::None {
-            world.network.after(Duration::from_millis(1), Happening::World(FAULT));
+        if world.config.faults != Faults::None {
+            world.network.after(Duration::from_millis(1), NetworkEvent::World(FAULT));
         }
         if world.operator.is_some() {
-            world.network.after(Duration::from_millis(2), Happening::World(OPERATOR));
+            world.network.after(Duration::from_millis(2), NetworkEvent::World(OPERATOR));
         }
         world
     }
@@ -137,15 +137,15 @@ impl World {
     fn start(&mut self, host: HostId) {
         let rng = self.rng.fork();
         self.nodes[host] = if host == SERVER {
-            let (config, books) = (self.climate.server.clone(), self.books.clone());
-            let rude = self.climate.rude_in_1000;
-            let bounds = self.climate.unauthenticated;
+            let (config, books) = (self.config.server.clone(), self.books.clone());
+            let early_ends = self.config.early_ends_in_1000;
+            let bounds = self.config.unauthenticated;
             let local = address(SERVER, 11411);
-            let mut server = Server::new(config, (self.climate.table, bounds), local, rude, rng, books);
+            let mut server = Server::new(config, (self.config.table, bounds), local, early_ends, rng, books);
             server.plant(self.canary);
             Node::Server(Box::new(server))
         } else {
-            match helpers::start(&self.climate.relay, rng) {
+            match helpers::start(&self.config.relay, rng) {
                 Ok(relay) => Node::Helper(relay),
                 Err(error) => {
                     self.wrong(Check::Rules, format!("a fault of the simulator: {error}"));
@@ -172,13 +172,13 @@ impl World {
         } else {
             self.network.crash(host);
         }
-        self.network.after(down, Happening::World(RESTART + host as u64));
+        self.network.after(down, NetworkEvent::World(RESTART + host as u64));
     }
 
     fn check_bounds(&mut self, host: HostId) {
         if let Some(Node::Helper(relay)) = self.nodes.get_mut(host) {
             while relay.poll_notice().is_some() {}
-            if let Some(what) = helpers::beyond_bounds(relay, &self.climate.relay) {
+            if let Some(what) = helpers::beyond_bounds(relay, &self.config.relay) {
                 self.wrong(Check::Memory, what);
             }
         }
@@ -202,7 +202,7 @@ impl World {
                 _ => continue,
             };
             wrong.extend(held.iter().find_map(|(peer, held)| attackers.beyond_bounds(*peer, *held, 0)));
-            wrong.extend(attackers.beyond_strangers(&self.network, host, self.climate.unauthenticated));
+            wrong.extend(attackers.beyond_strangers(&self.network, host, self.config.unauthenticated));
         }
         wrong.into_iter().for_each(|what| self.wrong(Check::Memory, what));
     }
@@ -212,20 +212,20 @@ impl World {
             return;
         }
         self.faults += 1;
-        let helper = FIRST_HELPER + self.rng.below(self.climate.helpers as u64) as usize;
+        let helper = FIRST_HELPER + self.rng.below(self.config.helpers as u64) as usize;
         let mut any = self.rng.pick(&[SERVER, helper, helper, CLIENTS]);
         let other = self.rng.pick(&[SERVER, CLIENTS, helper]);
         let mut what = self.rng.below(24);
-        if self.climate.is_restless && self.rng.chance(9, 10) {
+        if self.config.is_restless && self.rng.chance(9, 10) {
             (any, what) = (CLIENTS, 8);
         }
-        if self.climate.restarts_in_1000 > 0 && self.rng.chance(self.climate.restarts_in_1000, 1000) {
+        if self.config.restarts_in_1000 > 0 && self.rng.chance(self.config.restarts_in_1000, 1000) {
             what = 0;
         }
         match what {
             0 => {
                 let power = self.rng.chance(1, 2);
-                if self.climate.faults == Faults::All {
+                if self.config.faults == Faults::All {
                     self.stop_if_up(SERVER, power);
                 }
             }
@@ -235,49 +235,49 @@ impl World {
             5..=6 => self.fall_asleep(helper),
             7 => self.fall_asleep(any),
             8..=12 => {
-                let longest = self.climate.silence_ns_max.min(50_000_000);
+                let longest = self.config.silence_ns_max.min(50_000_000);
                 let delay = Duration::from_nanos(self.rng.scale(100_000, longest));
                 if let Some(conn) = self.network.any_connection(any, &mut self.rng) {
                     self.network.stall(any, conn, delay);
                 }
             }
             13..=15 => {
-                let delay = Duration::from_nanos(self.rng.scale(100_000, self.climate.silence_ns_max));
+                let delay = Duration::from_nanos(self.rng.scale(100_000, self.config.silence_ns_max));
                 self.network.silence(any, other, delay);
             }
             16 => self.divide(),
-            17 if self.climate.clocks_differ => self.drift(any),
+            17 if self.config.clocks_differ => self.drift(any),
             _ => {
                 if let Some(conn) = self.network.any_connection(any, &mut self.rng) {
                     self.network.cut(any, conn);
                 }
             }
         }
-        let next = self.rng.scale(1_000_000.min(self.climate.fault_ns_max / 5), self.climate.fault_ns_max);
-        self.network.after(Duration::from_nanos(next), Happening::World(FAULT));
+        let next = self.rng.scale(1_000_000.min(self.config.fault_ns_max / 5), self.config.fault_ns_max);
+        self.network.after(Duration::from_nanos(next), NetworkEvent::World(FAULT));
     }
 
     /// The operator places sessions, or releases some.
     fn operate(&mut self) {
         let Some(rng) = self.operator.as_mut().filter(|_| self.storm) else { return };
         let within = Duration::from_nanos(rng.scale(100_000, 500_000_000));
-        let word = rng.pick(&[Override::On, Override::Off, Override::Auto]);
-        let home = rng.chance(1, 2).then(|| rng.scale(1, 20) as usize);
+        let placement_override = rng.pick(&[Override::On, Override::Off, Override::Auto]);
+        let released = rng.chance(1, 2).then(|| rng.scale(1, 20) as usize);
         let next = Duration::from_nanos(rng.scale(2_000_000, 1_000_000_000));
         if let Node::Server(server) = &mut self.nodes[SERVER] {
-            match home {
-                Some(count) => server.call_home(count),
-                None => server.place(Placement::new(word, within)),
+            match released {
+                Some(count) => server.release(count),
+                None => server.place(Placement::new(placement_override, within)),
             }
             self.network.turn_soon(SERVER);
         }
-        self.network.after(next, Happening::World(OPERATOR));
+        self.network.after(next, NetworkEvent::World(OPERATOR));
     }
 
     /// Partitions the hosts into two groups, in one direction or in both.
     fn divide(&mut self) {
         let both_ways = self.rng.chance(1, 3);
-        let delay = Duration::from_nanos(self.rng.scale(5_000_000, 10 * self.climate.silence_ns_max));
+        let delay = Duration::from_nanos(self.rng.scale(5_000_000, 10 * self.config.silence_ns_max));
         let (one, two): (Vec<HostId>, Vec<HostId>) =
             (0..self.nodes.len()).partition(|_| self.rng.chance(1, 2));
         for source in &one {
@@ -311,7 +311,7 @@ impl World {
     fn fall_asleep(&mut self, host: HostId) {
         if self.asleep.insert(host) {
             let until = Duration::from_nanos(self.rng.scale(100_000, 400_000_000));
-            self.network.after(until, Happening::World(WAKE_UP + host as u64));
+            self.network.after(until, NetworkEvent::World(WAKE_UP + host as u64));
         }
     }
 
@@ -334,14 +334,14 @@ impl World {
 
     /// Checks that everything has ended.
     pub fn finish(&mut self) {
-        if self.went_wrong() {
+        if self.has_violations() {
             return;
         }
         if self.books.borrow().open() > 0 {
             // Open sessions explain what their hosts still hold.
             return self.books.borrow_mut().all_ended();
         }
-        for what in self.left() {
+        for what in self.leftovers() {
             self.wrong(Check::Leftovers, format!("after the storm there are still {what}"));
         }
     }
@@ -351,14 +351,14 @@ impl Stormy for World {
     fn step(&mut self) -> bool {
         match self.network.pop() {
             None => return false,
-            Some(Happening::World(FAULT)) => self.fault(),
-            Some(Happening::World(OPERATOR)) => self.operate(),
-            Some(Happening::World(what)) if what >= WAKE_UP => self.wake_up((what - WAKE_UP) as HostId),
-            Some(Happening::World(restart)) => self.start((restart - RESTART) as HostId),
+            Some(NetworkEvent::World(FAULT)) => self.fault(),
+            Some(NetworkEvent::World(OPERATOR)) => self.operate(),
+            Some(NetworkEvent::World(what)) if what >= WAKE_UP => self.wake_up((what - WAKE_UP) as HostId),
+            Some(NetworkEvent::World(restart)) => self.start((restart - RESTART) as HostId),
             Some(what) => {
                 let (nodes, asleep) = (&mut self.nodes, &self.asleep);
                 let mut acted = None;
-                driver::happen(&mut self.network, what, |network, host| {
+                driver::handle(&mut self.network, what, |network, host| {
                     if asleep.contains(&host) {
                         return;
                     }
@@ -367,7 +367,7 @@ impl Stormy for World {
                         Node::Server(node) => driver::turn(network, host, &mut **node),
                         Node::Clients(node) => driver::turn(network, host, &mut **node),
                         Node::Helper(node) => driver::turn(network, host, &mut **node),
-                        Node::Copyist(node) => driver::turn(network, host, &mut **node),
+                        Node::Replayer(node) => driver::turn(network, host, &mut **node),
                         Node::Attackers(node) => driver::turn(network, host, &mut **node),
                         Node::Down(node) => driver::turn(network, host, node),
                     }
@@ -392,7 +392,7 @@ impl Stormy for World {
             match &mut self.nodes[host] {
                 Node::Clients(clients) => clients.calm_down(now),
                 Node::Server(server) if self.operator.is_some() => server.place(Placement::default()),
-                Node::Copyist(copyist) => copyist.calm_down(),
+                Node::Replayer(replayer) => replayer.calm_down(),
                 Node::Attackers(attackers) => attackers.calm_down(),
                 _ => continue,
             }
@@ -400,7 +400,7 @@ impl Stormy for World {
         }
     }
 
-    fn left(&self) -> Vec<String> {
+    fn leftovers(&self) -> Vec<String> {
         let open = self.books.borrow().open();
         if open > 0 {
             return vec![format!("{open} sessions")];
@@ -416,10 +416,10 @@ impl Stormy for World {
                 Node::Clients(clients) => note("clients' carriers", clients.open()),
                 Node::Server(server) => note("sessions at the server", server.sessions()),
                 Node::Helper(relay) => {
-                    helpers::left(relay).into_iter().for_each(|(what, count)| note(what, count))
+                    helpers::leftovers(relay).into_iter().for_each(|(what, count)| note(what, count))
                 }
                 Node::Attackers(attackers) => note("attackers' connections", attackers.open()),
-                Node::Copyist(copyist) => note("connections of the copyist", copyist.open()),
+                Node::Replayer(replayer) => note("connections of the replayer", replayer.open()),
                 Node::Down(_) => note("host down", 1),
             }
         }
@@ -430,7 +430,7 @@ impl Stormy for World {
         self.books.borrow().progress()
     }
 
-    fn went_wrong(&self) -> bool {
+    fn has_violations(&self) -> bool {
         !self.books.borrow().violations().is_empty()
     }
 

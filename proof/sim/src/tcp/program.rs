@@ -168,12 +168,12 @@ impl Program {
                 break;
             }
             let taken = out.send(conn, &bytes);
-            script.took(taken, now, &mut self.rng);
+            script.sent_bytes(taken, now, &mut self.rng);
             if taken < bytes.len() {
                 break;
             }
         }
-        if script.leaves() {
+        if script.resets() {
             script.done();
             self.talks.remove(&conn);
             return out.abort(conn);
@@ -196,7 +196,7 @@ impl Program {
         if service.leaves_at.is_some_and(|at| service.read >= at) {
             if let (Some(token), true) = (service.token, service.is_booked) {
                 let mut oracle = self.oracle.borrow_mut();
-                oracle.server_is_rude(token);
+                oracle.server_ends_early(token);
                 oracle.server_done(token);
             }
             self.talks.remove(&conn);
@@ -329,13 +329,13 @@ impl Program {
             service.token = Some(token);
             if service.is_booked {
                 service.is_booked = oracle.recognise(token, SocketAddr::new(service.ends.1.ip(), 0));
-                oracle.got_by_server(token, &word);
+                oracle.server_received(token, &word);
             }
             fresh = rest;
         }
         service.owed = service.reply_bytes(service.read);
         if let (Some(token), true) = (service.token, service.is_booked) {
-            oracle.got_by_server(token, fresh);
+            oracle.server_received(token, fresh);
         }
     }
 
@@ -397,7 +397,7 @@ impl Application for Program {
             Event::Opened { peer, listener } => self.opened(now, conn, (peer, listener), out),
             Event::Data { end, bytes } => {
                 match self.talks.get_mut(&conn) {
-                    Some(Talk::Client(script)) => script.got(bytes),
+                    Some(Talk::Client(script)) => script.received(bytes),
                     Some(Talk::Server(_)) => self.data_for_server(now, conn, end, bytes),
                     _ => self.violation(format!("{conn:?}: bytes of nobody")),
                 }

@@ -347,7 +347,7 @@ impl World {
     /// The last look.
     pub(crate) fn finish(&mut self) {
         self.oracle.borrow_mut().all_ended();
-        let left = self.left();
+        let left = self.leftovers();
         let checks = self.hosts.iter().filter_map(|host| host.check(self.rogue.is_some()).err());
         for what in left.into_iter().chain(checks) {
             self.oracle.borrow_mut().violation(what);
@@ -411,7 +411,7 @@ impl Stormy for World {
         }
     }
 
-    fn left(&self) -> Vec<String> {
+    fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
         for (index, host) in self.hosts.iter().enumerate() {
             let (connections, known) = (host.rack.connections(), host.meddled.program.open());
@@ -430,7 +430,7 @@ impl Stormy for World {
         (self.oracle.borrow().progress() + opened).wrapping_sub(open as u64)
     }
 
-    fn went_wrong(&self) -> bool {
+    fn has_violations(&self) -> bool {
         !self.oracle.borrow().violations().is_empty()
     }
 

@@ -250,8 +250,8 @@ impl World {
 
     /// The last look.
     pub(super) fn finish(&mut self) {
-        if !self.went_wrong() {
-            for what in self.left() {
+        if !self.has_violations() {
+            for what in self.leftovers() {
                 self.oracle.borrow_mut().violation(format!("after the storm there are still {what}"));
             }
             self.oracle.borrow_mut().all_ended();
@@ -298,7 +298,7 @@ impl Stormy for World {
         self.turn_soon(CLIENTS);
     }
 
-    fn left(&self) -> Vec<String> {
+    fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
         let mut note = |what: &str, count: usize| {
             if count > 0 {
@@ -312,7 +312,7 @@ impl Stormy for World {
                 Actor::Server(server) => note("connections at the server", server.connections()),
                 Actor::Clients(clients, _) => note("plain clients' connections", clients.open()),
                 Actor::Helper(relay) => {
-                    helpers::left(relay).into_iter().for_each(|(what, count)| note(what, count));
+                    helpers::leftovers(relay).into_iter().for_each(|(what, count)| note(what, count));
                 }
             }
         }
@@ -323,7 +323,7 @@ impl Stormy for World {
         self.oracle.borrow().progress()
     }
 
-    fn went_wrong(&self) -> bool {
+    fn has_violations(&self) -> bool {
         !self.oracle.borrow().violations().is_empty()
     }
 

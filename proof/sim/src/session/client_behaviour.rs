@@ -11,26 +11,26 @@ use crate::rng::Rng;
 const NEVER: Duration = Duration::from_secs(1_000_000);
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manners {
+pub(crate) struct ClientBehaviour {
     /// Clients at a time.
     pub(crate) clients_max: usize,
     /// Clients, of a thousand, that reset their session early.
-    pub(crate) rude_in_1000: u64,
+    pub(crate) early_ends_in_1000: u64,
     /// Clients, of a thousand, that close in order as soon as they have written all, and await no reply.
-    pub(crate) hasty_in_1000: u64,
+    pub(crate) early_closes_in_1000: u64,
     /// Bounds of each end of a session.
     pub(crate) limits: StreamLimits,
     /// Longest timeout without a sign of life from the carrier.
     pub(crate) patience_max: Duration,
     /// Turns of a client, of a thousand, at which it moves without a reason.
-    pub(crate) whims_in_1000: u64,
+    pub(crate) random_moves_in_1000: u64,
     /// Maximum that a client writes, bytes.
     pub(crate) bytes_max: u64,
     /// Some clients give their session up when no carrier has worked for a while.
     pub(crate) some_give_up: bool,
 }
 
-impl Manners {
+impl ClientBehaviour {
     /// Draws the settings of one session.
     pub(crate) fn settings(&self, server: SocketAddr, rng: &mut Rng) -> SessionSettings {
         let longest = self.patience_max.as_nanos() as u64; // less than a minute

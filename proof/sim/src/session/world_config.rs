@@ -10,7 +10,7 @@ use spillway_relay::Config;
 use spillway_session::{StreamLimits, TableLimits};
 
 use super::canary::Canary;
-use super::manners::Manners;
+use super::client_behaviour::ClientBehaviour;
 use crate::attackers::{self, Attack};
 use crate::names::{client_key, helper_key};
 use crate::relay::settings;
@@ -32,14 +32,14 @@ pub(crate) enum Faults {
     All,
 }
 
-pub(crate) struct Climate {
+pub(crate) struct WorldConfig {
     pub(crate) weather: Weather,
-    pub(crate) manners: Manners,
+    pub(crate) behaviour: ClientBehaviour,
     pub(crate) relay: Config,
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) table: TableLimits,
     /// Sessions, of a thousand, that the server's application closes early.
-    pub(crate) rude_in_1000: u64,
+    pub(crate) early_ends_in_1000: u64,
     pub(crate) helpers: usize,
     pub(crate) faults: Faults,
     pub(crate) fault_ns_max: u64,
@@ -58,9 +58,9 @@ pub(crate) struct Climate {
     pub(crate) unauthenticated: Bounds,
 }
 
-impl Climate {
+impl WorldConfig {
     /// A planted fault is given the parameters under which it shows: many moves, and bounds that are reached.
-    pub(crate) fn drawn(rng: &mut Rng, of_attack: &mut Rng, canary: Option<Canary>) -> Climate {
+    pub(crate) fn drawn(rng: &mut Rng, attack_rng: &mut Rng, canary: Option<Canary>) -> WorldConfig {
         let faults = match canary {
             Some(Canary::GoneFurther | Canary::FalseOver) => Faults::All,
             Some(_) => Faults::Survivable,
@@ -87,10 +87,10 @@ impl Climate {
         // Small buffers pass few bytes per round trip, so sessions are short.
         let least = |limits: StreamLimits| limits.kept_bytes_max.min(limits.window_bytes as usize) as u64;
         let bytes_max = (least(table.stream).min(least(at_clients)) * 300).min(300_000);
-        let manners = Manners {
+        let behaviour = ClientBehaviour {
             clients_max,
-            rude_in_1000: rng.pick(&[0, 50]),
-            hasty_in_1000: match canary {
+            early_ends_in_1000: rng.pick(&[0, 50]),
+            early_closes_in_1000: match canary {
                 Some(Canary::ForgetLast | Canary::FalseOver) => 500,
                 _ => rng.pick(&[0, 100]),
             },
@@ -99,22 +99,22 @@ impl Climate {
                 Some(_) => 5_000_000,
                 None => rng.scale(2_000_000, 500_000_000),
             }),
-            whims_in_1000: if canary.is_some() { 20 } else { rng.pick(&[0, 1, 20]) },
+            random_moves_in_1000: if canary.is_some() { 20 } else { rng.pick(&[0, 1, 20]) },
             some_give_up: is_harsh && canary.is_none(),
             bytes_max: if canary.is_some() { 100_000 } else { rng.scale(100, bytes_max) },
         };
         let calm = faults != Faults::All;
         let attack = match canary {
-            Some(Canary::KeepStrangers) => Some(Attack::OF_STRANGERS),
-            Some(Canary::ReadFlooders) => Some(Attack::OF_FLOODERS),
+            Some(Canary::KeepStrangers) => Some(Attack::WITHOUT_KEY),
+            Some(Canary::ReadFlooders) => Some(Attack::FLOODING),
             Some(_) => None,
-            None => Attack::drawn(of_attack),
+            None => Attack::drawn(attack_rng),
         };
-        let unauthenticated = attackers::drawn_bounds(of_attack, attack, canary.is_some());
-        Climate {
+        let unauthenticated = attackers::drawn_bounds(attack_rng, attack, canary.is_some());
+        WorldConfig {
             // A planted fault must show within few steps.
             weather: if canary.is_some() { Weather::calm() } else { Weather::drawn(rng, calm) },
-            manners,
+            behaviour,
             relay: {
                 let drawn = settings::of_helpers(rng, calm);
                 let memory_bytes_max = drawn.memory_bytes_max.max(HELPER_MEMORY_MIN);
@@ -122,7 +122,7 @@ impl Climate {
             },
             server: server(rng),
             table,
-            rude_in_1000: rng.pick(&[0, 50]),
+            early_ends_in_1000: rng.pick(&[0, 50]),
             helpers: rng.range(1, 3) as usize,
             faults,
             fault_ns_max: match canary {
