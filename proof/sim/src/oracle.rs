@@ -200,7 +200,9 @@ impl Oracle {
             self.violation(format!("stream {token:x} reached the server on two connections"));
         }
         if expected != client {
-            self.violation(format!("stream {token:x} of {expected} reached the server with the address {client}"));
+            self.violation(format!(
+                "stream {token:x} of {expected} reached the server with the address {client}"
+            ));
         }
         !twice
     }

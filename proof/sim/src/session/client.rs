@@ -198,7 +198,10 @@ impl Client {
         let end = self.driver.end();
         let _ = self.driver.handle(client_now, event);
         if self.driver.poll_event().is_some() || self.driver.end() != end {
-            environment.books.borrow_mut().violation(Check::Rules, format!("a replayed message had an effect: {event:?}"));
+            environment
+                .books
+                .borrow_mut()
+                .violation(Check::Rules, format!("a replayed message had an effect: {event:?}"));
         }
     }
 
