@@ -12,7 +12,6 @@ use crate::socket::{HostId, Segment};
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the names are sufficient")]
 pub enum NetworkEvent {
-    /// A connection attempt arrives.
     Syn {
         from: (HostId, Conn),
         source: SocketAddr,
@@ -24,7 +23,6 @@ pub enum NetworkEvent {
         from: Option<(HostId, Conn)>,
         segment: Segment,
     },
-    /// A host has a turn.
     Turn(HostId),
     /// A host's timer, set for this time, runs out.
     Wake(HostId, Time),

@@ -26,7 +26,6 @@ impl Alterer {
         Alterer { host, rng, every, earlier: Vec::new(), is_over: false, altered: 0 }
     }
 
-    /// Stops all alterations.
     pub(crate) fn calm_down(&mut self) {
         self.is_over = true;
     }

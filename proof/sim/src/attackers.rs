@@ -18,7 +18,6 @@ use crate::network::{AddressBook, Network};
 use crate::rng::Rng;
 use crate::socket::HostId;
 
-/// The address of the attackers' host.
 pub(crate) const ATTACKERS_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 9, 9));
 
 /// Bytes that a flooder reads at a time until its handshake is complete; after that it reads nothing.
@@ -36,7 +35,6 @@ pub(crate) fn is_attacker(address: SocketAddr) -> bool {
     address.ip() == ATTACKERS_IP
 }
 
-/// The number of attackers in a world, and their mix.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attack {
     /// Connections at a time.
@@ -112,7 +110,6 @@ impl Behaviour {
     }
 }
 
-/// The application of the attackers' host.
 pub(crate) struct Attackers {
     attack: Attack,
     /// Attackers with a key may open plain virtual connections: the world has others than sessions.

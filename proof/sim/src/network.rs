@@ -61,8 +61,7 @@ pub struct Network {
     pub(crate) events_delivered: u64,
     /// Violations of the transport's contract by applications.
     pub(crate) misuse: Vec<String>,
-    /// For canaries: flip a bit in each of the next segments from one host to another (source, target, segments
-    /// left).
+    /// For canaries: flip a bit in each of the next segments between two hosts (source, target, segments left).
     pub(crate) flip: Option<(HostId, HostId, u32)>,
     /// For canaries: report queued bytes on every connection, and used-up memory.
     pub(crate) reports_full_memory: bool,

@@ -256,8 +256,7 @@ impl Oracle {
         }
     }
 
-    /// The server keeps `bytes`, from the offset up to which the client's TCP has acknowledged: they must be all the
-    /// rest.
+    /// The server keeps `bytes`, from the offset that the client's TCP has acknowledged: they must be all the rest.
     pub fn kept(&mut self, token: Token, acknowledged: u64, bytes: &[u8], bytes_max: usize) {
         self.kept_looks += 1;
         let Some(stream) = self.stream(token) else { return };

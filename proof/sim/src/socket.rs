@@ -8,7 +8,6 @@ use spillway_transport::{Conn, LostReason, Time};
 /// Index of a host in its network.
 pub type HostId = usize;
 
-/// A segment from one end to the other.
 #[derive(Clone, Debug)]
 pub enum Segment {
     /// Accepts the connection; carries the accepting end's handle.
@@ -26,7 +25,6 @@ pub enum Segment {
     Lost(LostReason),
 }
 
-/// An event for the socket's application.
 #[derive(Clone, Debug)]
 pub enum SocketEvent {
     Opened { peer: SocketAddr, listener: Option<u16> },
@@ -108,7 +106,6 @@ impl Socket {
         }
     }
 
-    /// Whether the application may still send.
     pub fn can_send(&self) -> bool {
         !self.finishing && self.lost.is_none() && self.peer.is_some()
     }

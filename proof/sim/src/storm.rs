@@ -9,7 +9,6 @@ const CALM_STEPS_MAX: u64 = 10_000_000;
 /// To check whether everything has ended is expensive: once in this many steps.
 const LOOK_EVERY: u64 = 256;
 
-/// A world that a storm goes over.
 pub(crate) trait Stormy {
     /// Handles the next event. Returns false if there are no more.
     fn step(&mut self) -> bool;

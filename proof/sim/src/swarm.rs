@@ -4,8 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Runs `one` for each seed, on all cores, and passes each report to `tell` when it is complete: one at a time, in
-/// any order.
+/// Runs `one` for each seed on all cores; passes each report to `tell` when complete, in any order, one at a time.
 pub fn swarm<R>(seeds: Range<u64>, one: impl Fn(u64) -> R + Sync, tell: impl FnMut(R) + Send) {
     let (next, tell) = (AtomicU64::new(seeds.start), Mutex::new(tell));
     let worker = || {

@@ -10,12 +10,10 @@ use crate::network::Network;
 use crate::socket::HostId;
 
 impl Network {
-    /// Gives a host a random clock.
     pub(crate) fn draw_clock(&mut self, host: HostId) {
         self.hosts[host].clock = Clock::drawn(&mut self.rng);
     }
 
-    /// The time on a host's clock.
     pub(crate) fn time_at(&self, host: HostId) -> Time {
         self.hosts[host].clock.read(self.now)
     }
@@ -63,8 +61,7 @@ impl Network {
         }
     }
 
-    /// Whether the host's timer, queued for `at`, is due. If the timer was set to a later time since, it is queued
-    /// again.
+    /// Whether the host's timer, queued for `at`, is due; a timer that was set to a later time since is queued again.
     pub(crate) fn is_due(&mut self, host: HostId, at: Time) -> bool {
         let node = &mut self.hosts[host];
         if node.armed != Some(at) {

@@ -3,7 +3,6 @@
 /// Later violations are mostly consequences of the first few.
 const KEPT_MAX: usize = 20;
 
-/// A list of violations, up to a bound.
 #[derive(Debug)]
 pub(crate) struct Violations<T>(Vec<T>);
 

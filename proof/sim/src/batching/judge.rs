@@ -69,8 +69,7 @@ impl Contest {
         Judged::mean(&seeds.into_iter().map(run).collect::<Vec<_>>())
     }
 
-    /// The candidate with the lowest score over `seeds`; candidates that are worse in one figure count only if all
-    /// are.
+    /// The candidate with the lowest score over `seeds`; one that is worse in a figure only if all are.
     pub fn choose(
         &self,
         candidates: &[PolicyKind],

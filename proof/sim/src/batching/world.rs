@@ -101,8 +101,7 @@ struct World<'a> {
 ///
 /// # Panics
 ///
-/// If an end of the link fails, or asks for a timeout in the past.
-/// An end of the link objects to the other, or asks for a time that has passed.
+/// If an end of the link fails, or sets a timeout in the past.
 pub fn play(course: &Course, policy: PolicyKind, setting: &Setting, seed: u64) -> Vec<Figures> {
     let mut world = World::new(course, policy, setting, seed);
     while let Some((at, what)) = world.agenda.take() {

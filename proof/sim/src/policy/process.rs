@@ -11,7 +11,6 @@ use crate::rng::Rng;
 pub(super) struct Process {
     pub activation: Activation,
     pub connections: BTreeMap<Member, u32>,
-    /// Time of the queued wake-up.
     pub wake_at: Option<Time>,
     /// Back-offs counted so far.
     pub back_offs: u64,
@@ -28,7 +27,6 @@ pub(super) enum Place {
 pub(super) struct Connection {
     pub process: u32,
     pub member: Member,
-    /// Epoch of the present carrier.
     pub epoch: u32,
     pub place: Place,
     /// The carrier is not attached yet: requests wait.

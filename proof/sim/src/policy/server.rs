@@ -17,7 +17,6 @@ enum Work {
     Link(u16),
 }
 
-/// Finished work.
 #[derive(Debug)]
 pub(super) enum Done {
     Direct(Message),

@@ -16,7 +16,6 @@ use super::server::{Done, Server};
 use crate::agenda::Agenda;
 use crate::rng::{Rng, mix};
 
-/// Interval of the server's release samples.
 const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 /// Sessions without a helper return to the server at random within this time.
 const RETURN_WITHIN: Duration = Duration::from_secs(1);
@@ -110,7 +109,6 @@ impl World {
         self.agenda.add(Time::ZERO + SAMPLE_EVERY, WorldEvent::ReleaseSample);
     }
 
-    /// Runs until [`Course::END`].
     pub fn run(&mut self) {
         while let Some((at, what)) = self.agenda.take() {
             if at > Course::END {

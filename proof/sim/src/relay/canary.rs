@@ -15,8 +15,7 @@ pub enum Canary {
     ForgetClose,
     /// Credit for bytes that were read is never returned.
     ForgetCredit,
-    /// A helper acknowledges replies to the server that it has sent to a client but that the client has not
-    /// acknowledged.
+    /// A helper reports replies as acknowledged by a client to which it has only sent them.
     HastyAcknowledgement,
     /// A helper whose memory is short closes a client that holds nothing.
     CloseIdle,

@@ -14,7 +14,6 @@ use crate::rng::Rng;
 /// First grant of a fresh connection, bytes.
 const GRANT_BYTES: u64 = 32 * 1024;
 
-/// A host of plain clients.
 pub struct Clients {
     targets: Vec<SocketAddr>,
     rng: Rng,
@@ -54,7 +53,6 @@ impl Clients {
         }
     }
 
-    /// Stops new clients; clients that did not read begin to.
     pub fn calm_down(&mut self, now: Time) {
         self.next_client = None;
         self.next_work = Some(now);

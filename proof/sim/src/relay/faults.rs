@@ -19,7 +19,7 @@ impl Network {
         (!connections.is_empty()).then(|| rng.pick(&connections))
     }
 
-    /// Loses a connection: each end learns of it at a time of its own, with a reason of its own.
+    /// Loses a connection: each end fails at its own time, for its own reason.
     pub(crate) fn cut(&mut self, host: HostId, conn: Conn) {
         let Some(socket) = self.socket_mut(host, conn) else { return };
         let Some(peer) = socket.peer else { return };
@@ -74,8 +74,7 @@ impl Network {
         self.forget_program(host);
     }
 
-    /// Turns a host's power off for `down`: the host sends nothing and loses all state; its peers keep their
-    /// connections.
+    /// Turns a host's power off for `down`: the host loses all state and sends nothing to its peers.
     pub(crate) fn power_off(&mut self, host: HostId, down: Duration) {
         for conn in self.connections(host) {
             if let Some(peer) = self.remove(host, conn).and_then(|socket| socket.peer) {
@@ -95,7 +94,6 @@ impl Network {
         host.reusable_chunks.clear();
     }
 
-    /// Changes the rate of a host's clock.
     pub(crate) fn drift(&mut self, host: HostId) {
         self.hosts[host].clock.drift(&mut self.rng, self.now);
         // The host's timers are due at other times.

@@ -9,12 +9,10 @@ use crate::network::Network;
 use crate::rng::Rng;
 use crate::socket::HostId;
 
-/// A helper that has just started.
 pub(crate) fn start(config: &Config, mut rng: Rng) -> Result<Box<Relay>, ConfigError> {
     Relay::new(config.clone(), Box::new(move |bytes: &mut [u8]| rng.fill(bytes))).map(Box::new)
 }
 
-/// Starts to drain a helper.
 pub(crate) fn drain(network: &mut Network, host: HostId, relay: &mut Relay, within: Duration) {
     driver::command(network, host, relay, |now, relay, port| relay.drain(now, within, port));
 }

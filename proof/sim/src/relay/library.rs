@@ -16,7 +16,6 @@ use crate::oracle::Shared;
 use crate::relay::script::Script;
 use crate::rng::Rng;
 
-/// A host of library clients.
 pub struct Library {
     targets: Vec<SocketAddr>,
     key: Key,
@@ -65,7 +64,6 @@ impl Library {
         }
     }
 
-    /// Stops new clients; clients that did not read begin to.
     pub fn calm_down(&mut self, now: Time) {
         self.next_client = None;
         self.next_work = Some(now);

@@ -90,18 +90,15 @@ impl Script {
         self.sent == self.length && !self.finished
     }
 
-    /// Records that the client sends no more.
     pub fn finish(&mut self) {
         self.finished = true;
         self.oracle.borrow_mut().sent_all(self.token);
     }
 
-    /// Whether the client resets its connection now.
     pub fn resets(&self) -> bool {
         matches!(self.behaviour, Behaviour::ResetsAfter(after) if self.sent >= after)
     }
 
-    /// Handles reply bytes.
     pub fn received(&mut self, bytes: &[u8]) {
         self.unread += bytes.len() as u64;
         self.oracle.borrow_mut().client_received(self.token, bytes);
@@ -118,14 +115,12 @@ impl Script {
         part
     }
 
-    /// Handles the end of the replies.
     pub fn end_of_replies(&mut self) {
         if !std::mem::replace(&mut self.saw_end, true) {
             self.oracle.borrow_mut().client_saw_end(self.token);
         }
     }
 
-    /// The stream is over for the client.
     pub fn done(&self) {
         self.oracle.borrow_mut().client_done(self.token, self.saw_end && self.finished);
     }

@@ -20,7 +20,6 @@ use crate::rng::Rng;
 /// Replies that the application prepares before it stops reading requests.
 const OWED_BYTES_MAX: u64 = 64 * 1024;
 
-/// A server host's application.
 pub struct Server {
     config: Arc<ServerConfig>,
     local: SocketAddr,
@@ -48,7 +47,6 @@ struct Link {
     held: Option<(u32, Vec<u8>)>,
 }
 
-/// One virtual connection as the application sees it.
 struct Connection {
     client: SocketAddr,
     head: Vec<u8>,
@@ -381,7 +379,6 @@ impl Server {
             .for_each(|token| oracle.server_done(token));
     }
 
-    /// The server's process dies: its streams are over for it.
     pub fn die(&mut self) {
         while let Some((_, link)) = self.links.pop_first() {
             self.drop_link(link);

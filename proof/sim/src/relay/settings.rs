@@ -12,7 +12,6 @@ use crate::rng::Rng;
 /// The name of the only service.
 pub(crate) const SERVICE: &str = "sim";
 
-/// Draws the settings with which helpers start.
 pub(crate) fn of_helpers(rng: &mut Rng, calm: bool) -> Config {
     let mut clients = KeyRing::new();
     clients.accept(Role::Client, client_key());
@@ -63,8 +62,7 @@ fn policy(rng: &mut Rng, max_delay: Duration) -> PolicyKind {
     }
 }
 
-/// Draws settings that may change in a running helper: its links, its keys (of which the server knows only one), and
-/// its batch policy.
+/// Draws settings that may change in a running helper: links, keys (the server accepts only one), batch policy.
 pub(crate) fn other(rng: &mut Rng, config: &Config) -> Config {
     let mut config = config.clone();
     for service in &mut config.services {

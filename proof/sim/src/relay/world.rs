@@ -148,7 +148,6 @@ impl World {
             let early_ends = self.config.early_ends_in_1000 / 4;
             let (mut config, oracle) = (self.config.server.clone(), self.oracle.clone());
             if self.faults > 0 && rng.chance(1, 2) {
-                // The server restarts with other settings.
                 let least = settings::server_window_min(&self.config.relay);
                 Arc::make_mut(&mut config).limits.window_bytes =
                     (rng.scale(16, 256 * 1024) as u32).max(least);
@@ -186,7 +185,6 @@ impl World {
         }
     }
 
-    /// Checks what must hold after every step.
     fn check_bounds(&mut self) {
         for (node, before) in self.nodes.iter_mut().zip(&mut self.clients_before) {
             let Node::Helper(relay) = node else { continue };
@@ -225,7 +223,6 @@ impl World {
         }
     }
 
-    /// Checks the bounds of what helpers hold for attackers.
     fn check_attackers(&mut self) {
         let Some(Node::Attackers(attackers)) = self.nodes.last() else { return };
         let helpers = FIRST_HELPER..FIRST_HELPER + self.config.helpers;

@@ -10,7 +10,6 @@ use crate::rng::Rng;
 /// Replies that the application prepares before it stops reading requests.
 const OWED_BYTES_MAX: u64 = 64 * 1024;
 
-/// One session as the application sees it.
 pub(crate) struct App {
     pub(crate) id: SessionId,
     pub(crate) is_accepted: bool,
@@ -28,14 +27,12 @@ pub(crate) struct App {
     closes_first: bool,
 }
 
-/// What an application does about its end of a session.
 pub(crate) enum End {
     Open,
     /// Writes no more, and closes at once if `closes`.
     Finish {
         closes: bool,
     },
-    /// Closes early.
     Close(CloseReason),
 }
 

@@ -76,12 +76,10 @@ impl Eavesdropper for Tap<'_, '_> {
 }
 
 impl Client {
-    /// The time on the client's clock.
     pub(crate) fn time(&self, now: Time) -> Time {
         self.clock.read(now)
     }
 
-    /// Ends slow reading and short timeouts.
     pub(crate) fn calm_down(&mut self, now: Time) {
         let patience = Patience { floor: PATIENCE_CALM, ceiling: PATIENCE_CALM, idle: PATIENCE_CALM };
         self.driver.set_patience(self.time(now), patience, PATIENCE_CALM);
@@ -89,7 +87,6 @@ impl Client {
         self.wake_at = now;
     }
 
-    /// Handles bytes from the socket.
     pub(crate) fn receives(&mut self, client_now: Time, bytes: &[u8], environment: &mut Environment<'_>) {
         let mut scratch = Scratch::new();
         let mut input = self.driver.unseal(client_now, bytes, &mut scratch);
@@ -205,7 +202,6 @@ impl Client {
         }
     }
 
-    /// Handles the driver's events.
     pub(crate) fn note_events(&mut self, environment: &mut Environment<'_>) {
         let mut has_moved = false;
         while let Some(event) = self.driver.poll_event() {
@@ -242,12 +238,10 @@ impl Client {
         out.grant(socket.conn, part as u32);
     }
 
-    /// Whether the client wants a turn soon.
     pub(crate) fn has_work(&self) -> bool {
         self.socket.as_ref().is_some_and(|socket| socket.ungranted > 0) || self.app.has_work()
     }
 
-    /// The socket is connected: a link begins.
     pub(crate) fn connected(&mut self, client_now: Time, address: std::net::SocketAddr, rng: &mut Rng) {
         if let Some(socket) = &mut self.socket {
             socket.is_connected = true;

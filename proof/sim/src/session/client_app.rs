@@ -11,7 +11,6 @@ use super::canary::Canary;
 use super::client_behaviour::ClientBehaviour;
 use crate::rng::Rng;
 
-/// One session as its client's application sees it.
 pub(crate) struct ClientApp {
     id: SessionId,
     to_write: u64,
@@ -32,7 +31,6 @@ pub(crate) struct ClientApp {
 }
 
 impl ClientApp {
-    /// Draws the behaviour for a new session.
     pub(crate) fn drawn(id: SessionId, behaviour: &ClientBehaviour, rng: &mut Rng) -> ClientApp {
         let ends_early = rng.chance(behaviour.early_ends_in_1000, 1000);
         ClientApp {
@@ -50,7 +48,6 @@ impl ClientApp {
         }
     }
 
-    /// Ends slow reading, and limits what is still to be written.
     pub(crate) fn calm_down(&mut self) {
         self.is_slow = false;
         self.to_write = self.to_write.min(self.written + 1_000);
@@ -60,12 +57,10 @@ impl ClientApp {
         self.is_slow
     }
 
-    /// Room to write is reported.
     pub(crate) fn has_room(&mut self) {
         self.may_write = true;
     }
 
-    /// Handles reply bytes.
     pub(crate) fn receives(&mut self, bytes: &[u8], books: &Shared) {
         self.unread += bytes.len() as u64;
         let mut books = books.borrow_mut();

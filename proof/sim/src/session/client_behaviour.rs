@@ -31,7 +31,6 @@ pub(crate) struct ClientBehaviour {
 }
 
 impl ClientBehaviour {
-    /// Draws the settings of one session.
     pub(crate) fn settings(&self, server: SocketAddr, rng: &mut Rng) -> SessionSettings {
         let longest = self.patience_max.as_nanos() as u64; // less than a minute
         let ceiling = rng.scale(500_000, longest);

@@ -24,14 +24,12 @@ use crate::rng::Rng;
 
 /// Bound of abandoned carriers that stay open.
 const LEFT_MAX: usize = 50;
-/// What clients share: link ports, keys, and the checkers.
 pub(crate) struct ClientEnvironment {
     pub(crate) addresses: AddressBook,
     /// Link ports of the helpers; the last one is the server's.
     pub(crate) ports: Vec<SocketAddr>,
     pub(crate) key: Key,
     pub(crate) books: Shared,
-    /// Copies of control messages, for replays.
     pub(crate) copies: Option<copies::Shared>,
     pub(crate) canary: Option<Canary>,
 }
@@ -55,7 +53,6 @@ impl ClientEnvironment {
         Environment { rng, books: &self.books, copies: self.copies.as_ref(), canary: self.canary }
     }
 
-    /// The server's own link port.
     fn server(&self) -> SocketAddr {
         self.ports[self.ports.len() - 1]
     }
@@ -109,7 +106,6 @@ impl Clients {
         }
     }
 
-    /// Stops new clients, slow reading and short timeouts.
     pub(crate) fn calm_down(&mut self, now: Time) {
         self.is_calm = true;
         self.next_client = None;
@@ -134,7 +130,6 @@ impl Clients {
         self.clients.len() + self.left.len()
     }
 
-    /// A client with a new session arrives.
     fn arrive(&mut self, now: Time) {
         let rng = &mut self.rng;
         let mut id = SessionId([0; 16]);

@@ -23,7 +23,6 @@ pub(crate) struct Copies {
     to_client: VecDeque<(SessionId, Control)>,
 }
 
-/// Shared by all attackers of a world.
 pub(crate) type Shared = Rc<RefCell<Copies>>;
 
 fn keep<T>(queue: &mut VecDeque<T>, copy: T) {
@@ -45,19 +44,16 @@ fn is_absolute(control: &Control) -> bool {
 }
 
 impl Copies {
-    /// Keeps an opening message.
     pub(crate) fn keep_opening(&mut self, id: SessionId, opening: Control) {
         keep(&mut self.openings, (id, opening));
     }
 
-    /// Keeps another control message from a client.
     pub(crate) fn keep_from_client(&mut self, id: SessionId, control: Control) {
         if is_absolute(&control) {
             keep(&mut self.to_server, (id, control));
         }
     }
 
-    /// Keeps a control message from a server.
     pub(crate) fn keep_from_server(&mut self, id: SessionId, control: Control) {
         match control {
             Control::Resumed(answer) => keep(&mut self.answers, (id, answer)),
@@ -84,12 +80,10 @@ impl Copies {
         Some(rng.pick(&own))
     }
 
-    /// A control message from this session's client.
     pub(crate) fn from_client(&self, id: SessionId, rng: &mut Rng) -> Option<Control> {
         any_of(&self.to_server, id, rng)
     }
 
-    /// A control message from the server to this session's client.
     pub(crate) fn from_server(&self, id: SessionId, rng: &mut Rng) -> Option<Control> {
         any_of(&self.to_client, id, rng)
     }

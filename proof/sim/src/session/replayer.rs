@@ -21,7 +21,6 @@ use crate::rng::Rng;
 /// Bound of connections on the attacker's link.
 const CONNECTIONS_MAX: usize = 10;
 
-/// The application of the attacker's host.
 pub(crate) struct Replayer {
     target: SocketAddr,
     key: Key,
@@ -29,7 +28,6 @@ pub(crate) struct Replayer {
     copies: copies::Shared,
     books: Shared,
     link: Option<Link>,
-    /// When the attacker acts next.
     next_at: Time,
     is_calm: bool,
 }
@@ -59,7 +57,6 @@ impl Replayer {
         Replayer { target, key, rng, copies, books, link: None, next_at: Time::ZERO, is_calm: false }
     }
 
-    /// Stops the replays.
     pub(crate) fn calm_down(&mut self) {
         self.is_calm = true;
         self.next_at = Time::ZERO;

@@ -42,8 +42,7 @@ pub struct Report {
     pub violations: Vec<Violation>,
 }
 
-/// After the storm the world must make progress within this virtual time until everything has ended: longer than any
-/// timer.
+/// Bound of the virtual time without progress after the storm: longer than any timer.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(180);
 
 /// Runs a world from a seed: `steps` of storm, then calm.

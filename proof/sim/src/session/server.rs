@@ -21,7 +21,6 @@ use crate::rng::Rng;
 /// A virtual connection on a link, as the carrier of a session.
 type CarrierName = (Conn, Id);
 
-/// A server host's application.
 pub(crate) struct Server {
     pub(super) config: Arc<ServerConfig>,
     pub(super) limits: TableLimits,
@@ -35,7 +34,6 @@ pub(crate) struct Server {
     pub(super) unauthenticated: Unauthenticated<Conn>,
     /// Links that have authenticated and have a [read timeout](ServerLink::poll_read_timeout).
     pub(super) read_timeouts: BTreeSet<Conn>,
-    /// Links with output.
     pub(super) dirty: BTreeSet<Conn>,
     pub(super) port: Port<CarrierName>,
     /// Where the operator wants sessions: helped, direct, or either.
@@ -106,7 +104,6 @@ impl Server {
         }
     }
 
-    /// Plants a fault.
     pub(crate) fn plant(&mut self, canary: Option<Canary>) {
         self.canary = canary;
         let mut limits = self.limits;
@@ -122,7 +119,6 @@ impl Server {
         self.port = Port::new(limits, self.rng.word());
     }
 
-    /// Sessions that the server knows.
     pub(crate) fn sessions(&self) -> usize {
         self.port.len()
     }
@@ -335,7 +331,6 @@ impl Server {
     }
 }
 
-/// The application accepts the session on this connection.
 pub(super) fn accept(link: &mut Link, id: Id, placement: Placement) {
     link.end.accept(id);
     if let Some(drain) = link.end.role().and_then(|role| placement.drains(role)) {

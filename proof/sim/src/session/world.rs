@@ -188,7 +188,6 @@ impl World {
         }
     }
 
-    /// Checks the bounds of what is held for attackers.
     fn check_attackers(&mut self) {
         let Some(Node::Attackers(attackers)) = self.nodes.last() else { return };
         let mut wrong = Vec::new();

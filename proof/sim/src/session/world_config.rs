@@ -21,7 +21,6 @@ use crate::weather::Weather;
 /// few records would never end. A real helper has at least 1 MiB.
 const HELPER_MEMORY_MIN: usize = 128 * 1024;
 
-/// The faults of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Faults {
     /// No faults; clients still move at random.

@@ -28,8 +28,7 @@ pub struct Line {
     pub queue_bytes: u64,
     /// Congestion control.
     pub algorithm: Algorithm,
-    /// Interval of the receiver's turns, each for all frames that have arrived since the last; zero: a turn for each
-    /// frame.
+    /// Interval of the receiver's turns, each for all frames since the last; zero: a turn for each frame.
     pub turn: Duration,
 }
 

@@ -98,7 +98,6 @@ impl Canary {
         }
     }
 
-    /// Whether the fault is in the move of a connection.
     pub(crate) fn is_in_moves(self) -> bool {
         use Canary::{AlterQueue, ForgetGate, ForgetLate, ForgetSack, SkipByte};
         matches!(self, AlterQueue | ForgetSack | ForgetLate | SkipByte | ForgetGate)
@@ -144,7 +143,6 @@ impl FaultyProgram {
         FaultyProgram { inner, canary, until }
     }
 
-    /// Whether this fault strikes now.
     fn strikes(&mut self, canary: Canary) -> bool {
         if self.canary != Some(canary) {
             return false;

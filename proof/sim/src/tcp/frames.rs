@@ -20,7 +20,6 @@ pub(crate) fn mac_of(ip: Ipv4Addr) -> Mac {
     Mac([2, 0, a, b, c, d])
 }
 
-/// Source and target, at both layers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends {
     pub(crate) source_mac: Mac,

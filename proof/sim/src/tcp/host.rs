@@ -14,13 +14,11 @@ pub(crate) struct Host {
     pub(crate) clock: Clock,
     inbox: VecDeque<(Vec<u8>, bool)>,
     inbox_max: usize,
-    /// A turn is queued.
     pub(crate) turn_due: bool,
     /// Time of the queued wake-up, in the world's time.
     pub(crate) armed: Option<Time>,
     /// No new turns before this time.
     pub(crate) paused_until: Time,
-    /// Damaged frames passed to the stack.
     damaged: u64,
     /// Frames dropped because the receive queue was full.
     pub(crate) overflowed: u64,

@@ -20,7 +20,6 @@ pub(crate) enum When {
     Sometimes(u64),
 }
 
-/// Moves of one host.
 #[derive(Debug)]
 pub(crate) struct Moves {
     when: When,
@@ -28,7 +27,6 @@ pub(crate) struct Moves {
     canary: Option<Canary>,
     /// Moves before the planted fault strikes.
     until: u32,
-    /// Moves made.
     pub(crate) made: u64,
     /// Moves that the other stack refused for lack of room.
     pub(crate) refused: u64,
@@ -39,8 +37,7 @@ impl Moves {
         Moves { when, rng, canary, until, made: 0, refused: 0 }
     }
 
-    /// Stops all moves. A connection that keeps moving does not detect a dead peer, because its count of probes does
-    /// not move with it.
+    /// Stops all moves: a moving connection does not detect a dead peer, because its probe count does not move.
     pub(crate) fn end(&mut self) {
         self.when = When::Never;
     }

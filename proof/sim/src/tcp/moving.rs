@@ -146,7 +146,6 @@ fn compare_states(exported: &ConnectionState, imported: &ConnectionState, now: T
     Err(format!("another state has arrived: {}", differences.join("; ")))
 }
 
-/// Joins adjacent pieces.
 fn join_adjacent(pieces: &[(u64, Vec<u8>)]) -> Vec<(u64, Vec<u8>)> {
     let mut all: Vec<(u64, Vec<u8>)> = Vec::new();
     for (from, bytes) in pieces {

@@ -24,7 +24,6 @@ pub(crate) const GATED_PORT: u16 = 81;
 const WINDOW_MAX: u64 = 4 << 20;
 
 pub(crate) struct Plan {
-    /// Hosts with a stack.
     pub(crate) hosts: usize,
     pub(crate) behaviour: ProgramBehaviour,
     /// Bounds of the paths' conditions; each path draws its own.
@@ -45,7 +44,6 @@ pub(crate) struct Plan {
     pub(crate) is_crowded: bool,
     /// Reassembly may have too little room for what comes out of order.
     pub(crate) has_little_room: bool,
-    /// When connections move between the stacks of a host.
     pub(crate) moves: When,
     stacks: Stacks,
     /// What the rogue host does; `None`: no rogue host.
@@ -53,7 +51,6 @@ pub(crate) struct Plan {
     tables: Tables,
 }
 
-/// The stacks of one host.
 #[derive(Clone, Copy, Debug)]
 struct Stacks {
     count: usize,
@@ -61,7 +58,6 @@ struct Stacks {
     have_own_addresses: bool,
 }
 
-/// Bounds of the stacks.
 struct Tables {
     half_open_max: u32,
     is_kept_alive: bool,

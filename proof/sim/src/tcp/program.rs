@@ -19,7 +19,6 @@ const OWED_BYTES_MAX: u64 = 64 * 1024;
 /// sender gives up after two minutes.
 const READS_WITHIN: Duration = Duration::from_secs(20);
 
-/// How a program behaves, drawn once for a world.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProgramBehaviour {
     /// Own connections at a time.
@@ -54,7 +53,6 @@ impl Place {
     }
 }
 
-/// A host's application.
 pub(crate) struct Program {
     place: Place,
     behaviour: ProgramBehaviour,
@@ -66,7 +64,6 @@ pub(crate) struct Program {
     next_work: Option<Time>,
     /// For [`Canary::ForgetCredit`](super::canary::Canary::ForgetCredit): grants nothing.
     pub(crate) withholds_grants: bool,
-    /// Connections opened so far.
     pub(crate) opened: u64,
 }
 
@@ -76,7 +73,6 @@ enum Endpoint {
     Server(Box<Service>),
 }
 
-/// One connection as the server sees it.
 struct Service {
     ends: (SocketAddr, SocketAddr),
     head: Vec<u8>,
@@ -130,7 +126,6 @@ impl Program {
         }
     }
 
-    /// Stops new clients; clients that did not read begin to.
     pub(crate) fn calm_down(&mut self, now: Time) {
         self.next_client = None;
         self.next_work = Some(now);
@@ -141,7 +136,6 @@ impl Program {
         }
     }
 
-    /// Connections that the program knows.
     pub(crate) fn open(&self) -> usize {
         self.endpoints.len()
     }
@@ -238,7 +232,6 @@ impl Program {
         self.release(now, conn, out);
     }
 
-    /// Releases the bytes that are due.
     fn release<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         let Some(Endpoint::Server(service)) = self.endpoints.get_mut(&conn) else { return };
         let Some(releases) = &mut service.releases else { return };
@@ -325,7 +318,8 @@ impl Program {
         service.unread += bytes.len() as u64;
         service.read += bytes.len() as u64;
         if service.is_checked && end != service.read {
-            oracle.violation(format!("{conn:?}: the event's end is {end}, but {} bytes arrived", service.read));
+            oracle
+                .violation(format!("{conn:?}: the event's end is {end}, but {} bytes arrived", service.read));
         }
         let mut fresh = bytes;
         if service.token.is_none() {

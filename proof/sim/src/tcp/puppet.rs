@@ -16,7 +16,6 @@ pub(crate) enum Trick {
     ShrinkWindow,
     /// Keeps its window closed for long, and answers all window probes.
     ZeroWindow,
-    /// Acknowledges unsent bytes.
     AckUnsent,
     /// Sends impossible SACK blocks, and takes others back.
     SackNonsense,
@@ -45,7 +44,6 @@ impl Trick {
 
 /// Maximum length of its stream.
 const STREAM_BYTES_MAX: u64 = 20_000;
-/// Maximum number of its actions.
 const STEPS_MAX: u64 = 200;
 
 #[derive(Debug)]
@@ -85,7 +83,6 @@ impl Puppet {
         self.ends.source
     }
 
-    /// Whether the puppet has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }
@@ -166,7 +163,6 @@ impl Puppet {
         segment(self.ends, header, &[])
     }
 
-    /// The next bytes of its stream.
     fn next_bytes(&mut self) -> Vec<u8> {
         let many = (self.length - self.sent).min(1 + self.rng.below(1400) as u32); // one frame's
         let at = self.at(self.sent);

@@ -30,7 +30,6 @@ impl ClockedStack {
     }
 }
 
-/// A host's stacks, and the switch before them.
 #[derive(Debug)]
 pub(crate) struct Rack {
     pub(super) stacks: Vec<ClockedStack>,
@@ -40,7 +39,6 @@ pub(crate) struct Rack {
     pub(super) switch: Switch,
     pub(super) moves: Moves,
     next_name: u32,
-    /// Violations found.
     pub(crate) faults: Vec<String>,
 }
 
@@ -61,7 +59,6 @@ impl Rack {
         Rack { stacks, places, names, switch, moves, next_name: 0, faults: Vec::new() }
     }
 
-    /// Connections of all stacks.
     pub(crate) fn connections(&self) -> usize {
         self.stacks.iter().map(|entry| entry.stack.connections()).sum()
     }
@@ -71,7 +68,6 @@ impl Rack {
         self.stacks.iter().map(|entry| entry.stack.settings().half_open_max as usize).sum()
     }
 
-    /// Sum of a counter over all stacks.
     pub(crate) fn sum(&self, of: fn(&Counters) -> u64) -> u64 {
         self.stacks.iter().map(|entry| of(entry.stack.counters())).sum()
     }
@@ -90,7 +86,6 @@ impl Rack {
         self.stacks.iter().any(|entry| entry.stack.settings().mac == mac)
     }
 
-    /// When a stack needs a turn.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         let at = |entry: &ClockedStack| {
             entry.stack.poll_timeout().map(|at| Time(at.0.saturating_sub(entry.ahead.as_nanos() as u64))) // hours

@@ -20,7 +20,6 @@ const FLOOD_MAX: u64 = 64;
 /// Maximum time between two actions.
 const REST_NS_MAX: u64 = 20_000_000;
 
-/// What a rogue host does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RogueSettings {
     /// Sends SYNs from addresses that do not answer.
@@ -41,7 +40,6 @@ pub(crate) struct Rogue {
     puppets: Vec<Puppet>,
     next_port: u16,
     is_calm: bool,
-    /// When the host acts next.
     pub(crate) next_at: Option<Time>,
 }
 
@@ -145,7 +143,6 @@ impl Rogue {
         segment(ends, header, &[])
     }
 
-    /// Whether to forge a segment now.
     pub(crate) fn forges(&mut self) -> bool {
         self.settings.forges && !self.is_calm && self.rng.chance(1, 200)
     }

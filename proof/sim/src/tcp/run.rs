@@ -50,8 +50,7 @@ pub struct Report {
     pub dropped: Vec<String>,
 }
 
-/// After the storm the world must make progress within this virtual time until everything has ended: longer than any
-/// timer.
+/// Bound of the virtual time without progress after the storm: longer than any timer.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(600);
 
 /// Runs a world from a seed: about `packets` frames of storm, then calm.

@@ -10,7 +10,6 @@ use spillway_wire::packet::{checksum, ethernet, ipv4};
 
 use super::gates::SharedGates;
 
-/// A TCP segment in a frame.
 #[derive(Clone, Debug)]
 pub(crate) struct Sniffed<'a> {
     pub(crate) source: SocketAddr,
@@ -55,8 +54,7 @@ pub(crate) struct End {
     scale: Option<u8>,
     /// SACK blocks that this end has sent and not acknowledged yet.
     has: Vec<(u32, u32)>,
-    /// The previous stream with the same addresses: initial sequence number and `sent`. A late SYN begins a
-    /// connection that the other end, still in the previous one, ignores.
+    /// The previous stream with the same addresses (initial number, `sent`): after a late SYN the peer still uses it.
     before: Option<(u32, u32)>,
 }
 
@@ -79,7 +77,6 @@ pub(crate) struct Sniffer {
     gates: SharedGates,
     /// The port whose connections are gated.
     gated_port: u16,
-    /// Listeners answer SYNs with cookies.
     has_cookies: bool,
     /// Forged SYNs: victim, claimed source, and the number that acknowledges the SYN.
     forged: BTreeSet<(SocketAddr, SocketAddr, u32)>,
@@ -90,8 +87,7 @@ impl Sniffer {
         Sniffer { flows: BTreeMap::new(), gates, gated_port, has_cookies: false, forged: BTreeSet::new() }
     }
 
-    /// A listener with cookies that has forgotten a connection answers a late copy of its SYN with the same number as
-    /// before.
+    /// A listener with cookies answers a late copy of a SYN again, if it has forgotten the connection.
     pub(crate) fn with_cookies(self, has_cookies: bool) -> Sniffer {
         Sniffer { has_cookies, ..self }
     }
@@ -167,7 +163,6 @@ impl Sniffer {
     }
 }
 
-/// Checks a segment, and updates both ends.
 fn judge(us: &mut End, them: &mut End, seen: &Sniffed<'_>, gated: Option<(u32, u32)>) -> Result<(), String> {
     let (header, flags) = (&seen.header, seen.header.flags);
     let Some(initial) = us.initial else { return Ok(()) };
@@ -243,7 +238,7 @@ mod tests {
         tcp::Header { flags, seq, ack, window: 1000, ..tcp::Header::default() }
     }
 
-    /// A connection from A (first number 100) to B (first number 900); B acknowledges through a gate on `gated_port`.
+    /// A connection from A (first number 100) to B (first number 900); with `gated_port` 80 B is gated.
     fn opened(gated_port: u16) -> Sniffer {
         let mut sniffer = Sniffer::new(SharedGates::default(), gated_port);
         sniffer.see(&frame(A, B, header(Flags::SYN, 100, 0), b""), true).unwrap();

@@ -58,7 +58,6 @@ impl Switch {
         }
     }
 
-    /// Directs a connection's frames to another stack.
     pub(super) fn redirect(&mut self, now: Time, name: Conn, stack: usize) {
         if let Some(rule) = self.ends.get(&name).and_then(|ends| self.rules.get_mut(ends)) {
             rule.before = Some((rule.stack, now));
@@ -90,7 +89,6 @@ impl Switch {
         vec![rule.stack]
     }
 
-    /// The stack of a peer's new connection.
     fn home(&self, peer: SocketAddr) -> usize {
         let mut hasher = DefaultHasher::new();
         peer.hash(&mut hasher);

@@ -38,7 +38,6 @@ pub(crate) fn line(now: Time, frame: &[u8], arrivals: &[(usize, Arrival)]) -> St
     )
 }
 
-/// A segment that a stack dropped, and why.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drop {
     pub(crate) now: Time,

@@ -62,7 +62,6 @@ pub(crate) struct World {
     slot: Vec<u8>,
     is_calm: bool,
     pub(crate) hash: u64,
-    /// Frames that stacks sent.
     pub(crate) packets: u64,
     pub(crate) faults: u64,
     /// Frames that the rogue host sent.
@@ -175,7 +174,6 @@ impl World {
         self.arm(host);
     }
 
-    /// Traces what a host's stacks have dropped in this turn.
     fn trace_drops(&mut self, host: usize) {
         for (stack, what) in self.hosts[host].rack.dropped() {
             let drop = Drop { now: self.now, host, stack, what };
@@ -186,7 +184,6 @@ impl World {
         }
     }
 
-    /// A stack sends a frame.
     fn send(&mut self, source: usize, frame: &[u8]) {
         self.packets += 1;
         let seen =
@@ -231,7 +228,6 @@ impl World {
         }
     }
 
-    /// The rogue host sends frames.
     fn send_rogue_frames(&mut self, frames: &[Vec<u8>]) {
         for frame in frames {
             self.rogue_frames += 1;
@@ -344,7 +340,6 @@ impl World {
         }
     }
 
-    /// Checks that everything has ended.
     pub(crate) fn finish(&mut self) {
         self.oracle.borrow_mut().all_ended();
         let left = self.leftovers();

@@ -10,8 +10,7 @@ use super::run::Report;
 use crate::storm::{Stormy, storm_and_calm};
 use world::World;
 
-/// After the storm the world must make progress within this virtual time until everything has ended: longer than any
-/// timer.
+/// Bound of the virtual time without progress after the storm: longer than any timer.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(600);
 
 /// Runs a scene from a seed: about `packets` frames of storm, then calm. `is_hasty`, a canary: helpers without gates

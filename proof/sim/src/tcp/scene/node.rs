@@ -39,7 +39,6 @@ impl Node {
         }
     }
 
-    /// Runs a turn: all received frames, then output through `sends`.
     pub(super) fn turn(&mut self, now: Time, slot: &mut Vec<u8>, mut sends: impl FnMut(&[u8])) {
         let (stack, inbox) = (&mut self.stack, &mut self.inbox);
         match &mut self.actor {

@@ -248,7 +248,6 @@ impl World {
         self.paths.iter().map(|path| path.lost).sum()
     }
 
-    /// Checks that everything has ended.
     pub(super) fn finish(&mut self) {
         if !self.has_violations() {
             for what in self.leftovers() {
