@@ -12,17 +12,11 @@ use crate::socket::{HostId, Segment};
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the names are sufficient")]
 pub enum NetworkEvent {
-    Syn {
-        from: (HostId, Conn),
-        source: SocketAddr,
-        target: SocketAddr,
-    },
-    Segment {
-        at: HostId,
-        conn: Conn,
-        from: Option<(HostId, Conn)>,
-        segment: Segment,
-    },
+    /// A connection attempt arrives at the host with the address `target`.
+    Syn { from: (HostId, Conn), source: SocketAddr, target: SocketAddr },
+    /// A segment arrives; a reset in answer goes to `from`.
+    Segment { at: HostId, conn: Conn, from: Option<(HostId, Conn)>, segment: Segment },
+    /// A host has a turn.
     Turn(HostId),
     /// A host's timer, set for this time, runs out.
     Wake(HostId, Time),

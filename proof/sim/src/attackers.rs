@@ -72,7 +72,9 @@ pub(crate) const NO_BOUNDS: Bounds = Bounds { per_source: usize::MAX, total: usi
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behaviour {
+    /// Sends nothing.
     Silent,
+    /// Sends random bytes.
     Garbage,
     /// Sends a part of the first handshake message.
     PartialHandshake,
@@ -80,10 +82,7 @@ enum Behaviour {
     WrongKey,
     /// Causes answers, and reads all of them or none; or opens a virtual connection and sends useless control
     /// messages on it.
-    Floods {
-        reads: bool,
-        opens: bool,
-    },
+    Floods { reads: bool, opens: bool },
     /// Sends requests, and reads no reply.
     NeverReads,
 }

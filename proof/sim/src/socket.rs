@@ -12,15 +12,12 @@ pub type HostId = usize;
 pub enum Segment {
     /// Accepts the connection; carries the accepting end's handle.
     SynAck(Conn),
+    /// The next bytes of the stream.
     Bytes(Vec<u8>),
     /// The sender's last byte was sent.
     Fin,
     /// Bytes received, and the right edge of the window as a stream offset.
-    Ack {
-        received: u64,
-        edge: u64,
-        fin: bool,
-    },
+    Ack { received: u64, edge: u64, fin: bool },
     /// A reset, or another reason for which the connection has failed.
     Lost(LostReason),
 }

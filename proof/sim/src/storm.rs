@@ -7,7 +7,7 @@ use spillway_transport::Time;
 /// Bound of the steps after the storm.
 const CALM_STEPS_MAX: u64 = 10_000_000;
 /// To check whether everything has ended is expensive: once in this many steps.
-const LOOK_EVERY: u64 = 256;
+const CHECK_EVERY: u64 = 256;
 
 pub(crate) trait Stormy {
     /// Handles the next event. Returns false if there are no more.
@@ -35,7 +35,7 @@ pub(crate) fn storm_and_calm(world: &mut impl Stormy, steps: u64, progress_withi
     let (mut progress, mut since) = (0, world.now());
     while taken < limit && !world.has_violations() && world.step() {
         taken += 1;
-        if taken % LOOK_EVERY != 0 {
+        if taken % CHECK_EVERY != 0 {
             continue;
         }
         let latest = world.progress();

@@ -27,7 +27,8 @@ fn every_byte_arrives_every_connection_ends_and_every_segment_is_valid() {
     let (damaged, timeouts, faults) = (sum(|r| r.damaged), sum(|r| r.timeouts), sum(|r| r.faults));
     let (moves, rogue_frames) = (sum(|r| r.moves), sum(|r| r.rogue_frames));
     println!(
-        "{packets} frames, {delivered} bytes, {completed} connections whole, {damaged} frames damaged, {timeouts} timeouts, \
+        "{packets} frames, {delivered} bytes, {completed} connections whole, {damaged} frames damaged, \
+         {timeouts} timeouts, \
          {moves} moves, {rogue_frames} frames of rogue hosts"
     );
     assert!(packets >= 2_000_000 && damaged > 1_000 && timeouts > 1_000 && faults > 1_000, "too few events");

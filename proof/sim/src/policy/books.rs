@@ -279,7 +279,7 @@ impl Books {
     fn finish_harm(&mut self, plan: &Plan, without_relief: &Books) {
         // A trial that shows that relief is useless costs time; so does each failure of a helper. Helpers that make
         // latency worse cost each process a trial of its own, twice a minute.
-        let makes_worse = plan.liar.is_some() || !plan.helpers_slow.is_zero();
+        let makes_worse = plan.misreporting_helper.is_some() || !plan.helpers_slow.is_zero();
         let found_out = if makes_worse { SECOND * 20 } else { SECOND * plan.faults.len() as u32 };
         let allowed = SECOND * 5 + without_relief.over_sla() / 10 + found_out;
         let (over, without) = (self.over_sla(), without_relief.over_sla());

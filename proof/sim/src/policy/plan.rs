@@ -180,13 +180,13 @@ pub struct Plan {
     /// Maximum of clients of each helper.
     pub helper_clients_max: u32,
     /// A helper that reports a load of 0 and delays each message.
-    pub liar: Option<u16>,
+    pub misreporting_helper: Option<u16>,
     /// Additional delay of a message at every helper.
     pub helpers_slow: Duration,
     /// Faults, and when they happen.
     pub faults: Vec<(Time, Fault)>,
     /// Whether the server measures its CPU use.
-    pub knows_busy: bool,
+    pub measures_cpu: bool,
     /// Clients give up a request after this time.
     pub patience: Option<Duration>,
     /// Activation settings of all processes.
@@ -200,7 +200,7 @@ enum Trouble {
     Deaths,
     AllDead,
     Full,
-    Liar,
+    Misreports,
     Slow,
 }
 
@@ -229,7 +229,7 @@ impl Plan {
             Trouble::Deaths,
             Trouble::AllDead,
             Trouble::Full,
-            Trouble::Liar,
+            Trouble::Misreports,
             Trouble::Slow,
         ];
         Plan::with(course, rng.pick(&troubles), rng)
@@ -269,14 +269,15 @@ impl Plan {
             processes,
             helpers,
             helper_clients_max: if trouble == Trouble::Full { rng.below(20) as u32 } else { connections },
-            liar: (trouble == Trouble::Liar).then(|| rng.below(u64::from(helpers)) as u16),
+            misreporting_helper: (trouble == Trouble::Misreports)
+                .then(|| rng.below(u64::from(helpers)) as u16),
             helpers_slow: if trouble == Trouble::Slow {
                 MS * rng.range(10, 40) as u32
             } else {
                 Duration::ZERO
             },
             faults,
-            knows_busy: rng.chance(1, 2),
+            measures_cpu: rng.chance(1, 2),
             patience: (course == Course::Impatience).then_some(MS * 2_000),
             settings,
         }
@@ -290,7 +291,7 @@ impl Plan {
     /// Whether all helpers work and have room.
     pub fn helpers_are_healthy(&self) -> bool {
         self.faults.is_empty()
-            && self.liar.is_none()
+            && self.misreporting_helper.is_none()
             && self.helpers_slow.is_zero()
             && self.helper_clients_max >= self.connections()
     }
@@ -299,7 +300,7 @@ impl Plan {
     pub fn trouble(&self) -> &'static str {
         match () {
             () if self.helpers_are_healthy() => "-",
-            () if self.liar.is_some() => "a liar",
+            () if self.misreporting_helper.is_some() => "a liar",
             () if !self.helpers_slow.is_zero() => "slow",
             () if !self.faults.is_empty() => "deaths",
             () => "full",

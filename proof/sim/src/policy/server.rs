@@ -36,11 +36,11 @@ pub(super) struct Server {
     busy: Duration,
     last_sample: Time,
     pub release: Release,
-    knows_busy: bool,
+    measures_cpu: bool,
 }
 
 impl Server {
-    pub fn new(costs: Costs, course: Course, links: u16, knows_busy: bool, seed: u64) -> Server {
+    pub fn new(costs: Costs, course: Course, links: u16, measures_cpu: bool, seed: u64) -> Server {
         // The clients' SLA is 4 ms; a tenth of a core serves no request in less than 250 µs.
         let settings =
             ReleaseSettings { service_max: Duration::from_millis(2), ..ReleaseSettings::default() };
@@ -56,7 +56,7 @@ impl Server {
             busy: Duration::ZERO,
             last_sample: Time::ZERO,
             release: Release::new(Time::ZERO, settings, seed),
-            knows_busy,
+            measures_cpu,
         }
     }
 
@@ -134,7 +134,7 @@ impl Server {
             requests: self.requests,
             helped: self.helped,
             service: self.service.quantile(990),
-            busy_percent: self.knows_busy.then_some(busy_percent),
+            busy_percent: self.measures_cpu.then_some(busy_percent),
             helped_sessions,
         };
         self.release.look(now, sample);

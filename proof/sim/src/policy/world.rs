@@ -50,11 +50,12 @@ impl World {
             }
             _ => {}
         }
-        let server = Server::new(plan.costs, plan.course, plan.helpers, plan.knows_busy, rng.word());
+        let server = Server::new(plan.costs, plan.course, plan.helpers, plan.measures_cpu, rng.word());
         let helper = |index: u16| {
-            let is_liar = plan.liar == Some(index);
-            let slow = plan.helpers_slow + if is_liar { Duration::from_millis(15) } else { Duration::ZERO };
-            Helper::new(plan.costs.helper, is_liar, plan.helper_clients_max, slow)
+            let is_misreporting = plan.misreporting_helper == Some(index);
+            let slow =
+                plan.helpers_slow + if is_misreporting { Duration::from_millis(15) } else { Duration::ZERO };
+            Helper::new(plan.costs.helper, is_misreporting, plan.helper_clients_max, slow)
         };
         let helpers = (0..plan.helpers).map(helper).collect();
         let mut world = World {

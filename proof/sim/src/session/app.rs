@@ -28,11 +28,11 @@ pub(crate) struct App {
 }
 
 pub(crate) enum End {
+    /// Stays open.
     Open,
     /// Writes no more, and closes at once if `closes`.
-    Finish {
-        closes: bool,
-    },
+    Finish { closes: bool },
+    /// Closes early.
     Close(CloseReason),
 }
 

@@ -51,7 +51,7 @@ struct Entry {
 impl Entry {
     /// The server's session is not the client's: it began with a delayed or replayed opening message, and its
     /// application never receives anything.
-    fn is_ghost(&self) -> bool {
+    fn is_stale(&self) -> bool {
         self.over || (self.client_life.is_some() && self.client_life != self.server_life)
     }
 
@@ -327,7 +327,7 @@ impl Books {
         let entry = self.entry(id);
         let knew = entry.server_life.replace(answer.life);
         entry.epoch_accepted = answer.epoch;
-        if !entry.is_ghost() {
+        if !entry.is_stale() {
             // Unread replies belong to a life that is over.
             (entry.replied, entry.replied_all, entry.closed_by_server) = (0, false, false);
         }
@@ -389,7 +389,7 @@ impl Books {
     /// The server closes the session, or sees it closed, for a reason that breaks a rule.
     pub fn server_sees_break(&mut self, id: SessionId, reason: CloseReason) {
         // A session that a replay began may receive any control message.
-        if !self.entry(id).is_ghost() {
+        if !self.entry(id).is_stale() {
             self.wrong(Check::Rules, id, &format!("the server closes it for {reason:?}"));
         }
     }
@@ -422,7 +422,7 @@ impl Books {
     /// The server's application closes.
     pub fn server_closes(&mut self, id: SessionId, resets: bool) {
         let entry = self.entry(id);
-        if !entry.is_ghost() {
+        if !entry.is_stale() {
             entry.closed_by_server = true;
             entry.replied_all = true;
             entry.is_reset |= resets;
@@ -466,7 +466,7 @@ impl Books {
 
     fn server_loses(&mut self, id: SessionId, lost: bool) {
         let entry = self.entry(id);
-        if !entry.is_ghost() {
+        if !entry.is_stale() {
             entry.was_forgotten |= lost;
         }
         entry.server_life = None;

@@ -23,7 +23,7 @@ use crate::network::AddressBook;
 use crate::rng::Rng;
 
 /// Bound of abandoned carriers that stay open.
-const LEFT_MAX: usize = 50;
+const ABANDONED_MAX: usize = 50;
 pub(crate) struct ClientEnvironment {
     pub(crate) addresses: AddressBook,
     /// Link ports of the helpers; the last one is the server's.
@@ -42,7 +42,7 @@ pub(crate) struct Clients {
     clients: BTreeMap<u64, Client>,
     by_carrier: BTreeMap<Conn, u64>,
     /// Carriers that clients have abandoned without closing, and when each is closed.
-    left: Vec<(Conn, Time)>,
+    abandoned: Vec<(Conn, Time)>,
     next_number: u64,
     next_client: Option<Time>,
     is_calm: bool,
@@ -99,7 +99,7 @@ impl Clients {
             rng,
             clients: BTreeMap::new(),
             by_carrier: BTreeMap::new(),
-            left: Vec::new(),
+            abandoned: Vec::new(),
             next_number: 0,
             next_client: Some(Time::ZERO),
             is_calm: false,
@@ -127,7 +127,7 @@ impl Clients {
 
     /// Clients and abandoned carriers.
     pub(crate) fn open(&self) -> usize {
-        self.clients.len() + self.left.len()
+        self.clients.len() + self.abandoned.len()
     }
 
     fn arrive(&mut self, now: Time) {
@@ -154,7 +154,7 @@ impl Clients {
         if !self.is_calm && self.rng.chance(self.behaviour.random_moves_in_1000, 1000) {
             self.environment.move_at_random(client_now, &mut client.driver, &mut self.rng);
         }
-        self.settle(now, number, out);
+        self.perform_actions(now, number, out);
         let Some(client) = self.clients.get_mut(&number) else { return };
         client.note_events(&mut self.environment.for_turn(&mut self.rng));
         let kept = client.driver.kept();
@@ -178,7 +178,7 @@ impl Clients {
     }
 
     /// Sends a client's output and does what its driver asks for.
-    fn settle<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
+    fn perform_actions<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         while let Some(client) = self.clients.get_mut(&number) {
             let client_now = client.time(now);
             client.transmit(client_now, &mut self.environment.for_turn(&mut self.rng), out);
@@ -205,9 +205,9 @@ impl Clients {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let Some(socket) = client.socket.take() else { return };
         self.by_carrier.remove(&socket.conn);
-        if !self.is_calm && self.left.len() < LEFT_MAX && self.rng.chance(1, 2) {
+        if !self.is_calm && self.abandoned.len() < ABANDONED_MAX && self.rng.chance(1, 2) {
             let until = now + Duration::from_nanos(self.rng.scale(100_000, 200_000_000));
-            self.left.push((socket.conn, until));
+            self.abandoned.push((socket.conn, until));
         } else {
             out.abort(socket.conn);
         }
@@ -216,7 +216,9 @@ impl Clients {
 
 impl Application for Clients {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
-        self.left.retain(|(left, _)| *left != conn || !matches!(event, Event::Finished | Event::Lost(_)));
+        self.abandoned.retain(|(abandoned, _)| {
+            *abandoned != conn || !matches!(event, Event::Finished | Event::Lost(_))
+        });
         if matches!(event, Event::Finished) {
             out.finish(conn);
         }
@@ -259,7 +261,7 @@ impl Application for Clients {
         let due = self.clients.iter().filter(|(_, client)| client.wake_at <= now);
         let due: Vec<u64> = due.map(|(number, _)| *number).collect();
         due.into_iter().for_each(|number| self.pump(now, number, out));
-        self.left.retain(|(conn, until)| {
+        self.abandoned.retain(|(conn, until)| {
             if *until <= now {
                 out.abort(*conn);
             }
@@ -271,6 +273,6 @@ impl Application for Clients {
 
     fn poll_timeout(&self) -> Option<Time> {
         let clients = self.clients.values().map(|client| client.wake_at);
-        clients.chain(self.left.iter().map(|(_, until)| *until)).chain(self.next_client).min()
+        clients.chain(self.abandoned.iter().map(|(_, until)| *until)).chain(self.next_client).min()
     }
 }

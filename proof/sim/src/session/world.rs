@@ -51,7 +51,7 @@ pub struct World {
     pub books: Shared,
     nodes: Vec<Node>,
     /// Hosts whose programs are stopped, as by SIGSTOP.
-    asleep: BTreeSet<HostId>,
+    suspended: BTreeSet<HostId>,
     config: WorldConfig,
     canary: Option<Canary>,
     rng: Rng,
@@ -116,9 +116,10 @@ impl World {
         nodes.extend(attackers);
         let mut operator_rng = Rng::new(seed.rotate_left(32) ^ 1);
         let operator = (canary.is_none() && operator_rng.chance(1, 3)).then_some(operator_rng);
-        let asleep = BTreeSet::new();
+        let suspended = BTreeSet::new();
         let (storm, faults) = (true, 0);
-        let mut world = World { nodes, asleep, network, books, rng, config, canary, operator, storm, faults };
+        let mut world =
+            World { nodes, suspended, network, books, rng, config, canary, operator, storm, faults };
         world.start(SERVER);
         helpers.for_each(|host| world.start(host));
         world.network.turn_soon(CLIENTS);
@@ -165,7 +166,7 @@ impl World {
         if let Node::Server(mut server) = std::mem::replace(&mut self.nodes[host], Node::Down(Down)) {
             server.die();
         }
-        self.asleep.remove(&host);
+        self.suspended.remove(&host);
         let down = Duration::from_nanos(self.rng.scale(1_000_000, 300_000_000));
         if power {
             self.network.power_off(host, down);
@@ -215,7 +216,7 @@ impl World {
         let mut any = self.rng.pick(&[SERVER, helper, helper, CLIENTS]);
         let other = self.rng.pick(&[SERVER, CLIENTS, helper]);
         let mut what = self.rng.below(24);
-        if self.config.is_restless && self.rng.chance(9, 10) {
+        if self.config.mostly_stalls && self.rng.chance(9, 10) {
             (any, what) = (CLIENTS, 8);
         }
         if self.config.restarts_in_1000 > 0 && self.rng.chance(self.config.restarts_in_1000, 1000) {
@@ -231,8 +232,8 @@ impl World {
             1..=2 => self.stop_if_up(helper, false),
             3 => self.stop_if_up(helper, true),
             4 => self.drain(helper),
-            5..=6 => self.fall_asleep(helper),
-            7 => self.fall_asleep(any),
+            5..=6 => self.suspend(helper),
+            7 => self.suspend(any),
             8..=12 => {
                 let longest = self.config.silence_ns_max.min(50_000_000);
                 let delay = Duration::from_nanos(self.rng.scale(100_000, longest));
@@ -244,7 +245,7 @@ impl World {
                 let delay = Duration::from_nanos(self.rng.scale(100_000, self.config.silence_ns_max));
                 self.network.silence(any, other, delay);
             }
-            16 => self.divide(),
+            16 => self.partition_hosts(),
             17 if self.config.clocks_differ => self.drift(any),
             _ => {
                 if let Some(conn) = self.network.any_connection(any, &mut self.rng) {
@@ -274,7 +275,7 @@ impl World {
     }
 
     /// Partitions the hosts into two groups, in one direction or in both.
-    fn divide(&mut self) {
+    fn partition_hosts(&mut self) {
         let both_ways = self.rng.chance(1, 3);
         let delay = Duration::from_nanos(self.rng.scale(5_000_000, 10 * self.config.silence_ns_max));
         let (one, two): (Vec<HostId>, Vec<HostId>) =
@@ -307,15 +308,15 @@ impl World {
     }
 
     /// Stops a host's program, as by SIGSTOP; a wake-up follows.
-    fn fall_asleep(&mut self, host: HostId) {
-        if self.asleep.insert(host) {
+    fn suspend(&mut self, host: HostId) {
+        if self.suspended.insert(host) {
             let until = Duration::from_nanos(self.rng.scale(100_000, 400_000_000));
             self.network.after(until, NetworkEvent::World(WAKE_UP + host as u64));
         }
     }
 
     fn wake_up(&mut self, host: HostId) {
-        if self.asleep.remove(&host) {
+        if self.suspended.remove(&host) {
             self.network.wake_up(host);
         }
     }
@@ -355,10 +356,10 @@ impl Stormy for World {
             Some(NetworkEvent::World(what)) if what >= WAKE_UP => self.wake_up((what - WAKE_UP) as HostId),
             Some(NetworkEvent::World(restart)) => self.start((restart - RESTART) as HostId),
             Some(what) => {
-                let (nodes, asleep) = (&mut self.nodes, &self.asleep);
+                let (nodes, suspended) = (&mut self.nodes, &self.suspended);
                 let mut acted = None;
                 driver::handle(&mut self.network, what, |network, host| {
-                    if asleep.contains(&host) {
+                    if suspended.contains(&host) {
                         return;
                     }
                     acted = Some(host);

@@ -45,7 +45,7 @@ pub(crate) struct WorldConfig {
     /// Longest time for which a direction between two hosts carries nothing, nanoseconds.
     pub(crate) silence_ns_max: u64,
     /// Most faults stall carriers of clients, which then abandon carriers that still deliver.
-    pub(crate) is_restless: bool,
+    pub(crate) mostly_stalls: bool,
     /// Faults, of a thousand, that are changed to a restart of the server.
     pub(crate) restarts_in_1000: u64,
     /// An attacker records control messages and replays them.
@@ -130,7 +130,7 @@ impl WorldConfig {
                 None => rng.scale(5_000_000, 200_000_000),
             },
             silence_ns_max: if canary.is_some() { 10_000_000 } else { 500_000_000 },
-            is_restless: canary.is_some(),
+            mostly_stalls: canary.is_some(),
             restarts_in_1000: if canary == Some(Canary::FalseOver) { 300 } else { 0 },
             is_copied: canary.is_some() || rng.chance(1, 2),
             clocks_differ: rng.chance(3, 4),

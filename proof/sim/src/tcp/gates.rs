@@ -9,7 +9,7 @@ use std::rc::Rc;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gate {
     /// Bytes delivered to the application, without the end.
-    pub(crate) came: u64,
+    pub(crate) received: u64,
     /// Bytes that the application has released; one more than the stream's length includes the end.
     pub(crate) released: u64,
 }

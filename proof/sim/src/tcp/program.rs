@@ -307,7 +307,7 @@ impl Program {
         let mut oracle = self.oracle.borrow_mut();
         if let Some(releases) = &mut service.releases {
             if let Some(gate) = self.gates.borrow_mut().get_mut(service.ends.0, service.ends.1) {
-                gate.came = end;
+                gate.received = end;
             }
             let at = releases.back().map_or(Time::ZERO, |(at, _)| *at).max(now + delay);
             releases.push_back((at, end));
@@ -370,7 +370,10 @@ impl Program {
     }
 
     fn lost(&mut self, conn: Conn, reason: LostReason) {
-        let is_rogue = matches!(self.endpoints.get(&conn), Some(Endpoint::Server(service)) if self.place.is_rogue(service.ends.1));
+        let is_rogue = match self.endpoints.get(&conn) {
+            Some(Endpoint::Server(service)) => self.place.is_rogue(service.ends.1),
+            _ => false,
+        };
         if reason == LostReason::TimedOut && !self.behaviour.may_time_out && !is_rogue {
             self.violation(format!("{conn:?} timed out without a long fault"));
         }

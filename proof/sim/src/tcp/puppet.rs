@@ -164,26 +164,26 @@ impl Puppet {
     }
 
     fn next_bytes(&mut self) -> Vec<u8> {
-        let many = (self.length - self.sent).min(1 + self.rng.below(1400) as u32); // one frame's
+        let length = (self.length - self.sent).min(1 + self.rng.below(1400) as u32); // one frame's
         let at = self.at(self.sent);
-        self.sent += many;
-        self.segment_of(Flags::ACK, at, &vec![7; many as usize])
+        self.sent += length;
+        self.segment_of(Flags::ACK, at, &vec![7; length as usize])
     }
 
     fn end_first(&mut self) -> Vec<Vec<u8>> {
         let fin = self.at(self.length);
-        let mut said = vec![self.segment_of(Flags::FIN | Flags::ACK, fin, &[])];
+        let mut segments = vec![self.segment_of(Flags::FIN | Flags::ACK, fin, &[])];
         for _ in 0..self.rng.below(5) {
             let from = self.rng.below(u64::from(self.length)) as u32; // below it
-            let many = 1 + self.rng.below(1400) as u32; // one frame's, some beyond the end
-            said.push(self.segment_of(Flags::ACK, self.at(from), &vec![7; many as usize]));
+            let length = 1 + self.rng.below(1400) as u32; // one frame's, some beyond the end
+            segments.push(self.segment_of(Flags::ACK, self.at(from), &vec![7; length as usize]));
         }
         if self.rng.chance(1, 4) {
             let offset = self.rng.below(2 * u64::from(self.length)) as u32; // near it
             let other = self.at(offset);
-            said.push(self.segment_of(Flags::FIN | Flags::ACK, other, &[]));
+            segments.push(self.segment_of(Flags::FIN | Flags::ACK, other, &[]));
         }
-        said
+        segments
     }
 
     fn any_header(&mut self) -> Vec<u8> {
@@ -200,8 +200,8 @@ impl Puppet {
             urgent: self.rng.word() as u16, // any
             ..Header::default()
         };
-        let many = self.rng.below(100) as usize; // few
-        segment(self.ends, header, &vec![9; many])
+        let length = self.rng.below(100) as usize; // few
+        segment(self.ends, header, &vec![9; length])
     }
 
     /// A segment as a stack would send it, altered by the trick.

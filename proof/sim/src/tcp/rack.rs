@@ -10,7 +10,7 @@ use spillway_transport::{Application, Chunk, Conn, Event, Full, Time, Transport}
 use spillway_wire::packet::ethernet::Mac;
 
 use super::moves::Moves;
-use super::switch::{Ends, Switch, aim, ends_of};
+use super::switch::{Ends, Switch, ends_of, set_target_mac};
 use crate::rng::Rng;
 
 /// Bound of the drops that a stack reports in one turn.
@@ -105,7 +105,7 @@ impl Rack {
     pub(crate) fn deliver<A: Application>(&mut self, application: &mut A, now: Time, frame: &mut [u8]) {
         for index in self.switch.targets(now, frame) {
             let entry = &mut self.stacks[index];
-            aim(frame, entry.stack.settings().mac);
+            set_target_mac(frame, entry.stack.settings().mac);
             if let Some(delivery) = entry.stack.handle_frame(entry.time(now), frame) {
                 let event = Event::Data { end: delivery.end, bytes: &frame[delivery.range] };
                 match self.names.get(&(index, delivery.conn)).copied() {

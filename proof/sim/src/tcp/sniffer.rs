@@ -53,20 +53,20 @@ pub(crate) struct End {
     pub(crate) edge: u32,
     scale: Option<u8>,
     /// SACK blocks that this end has sent and not acknowledged yet.
-    has: Vec<(u32, u32)>,
+    sacked: Vec<(u32, u32)>,
     /// The previous stream with the same addresses (initial number, `sent`): after a late SYN the peer still uses it.
-    before: Option<(u32, u32)>,
+    previous: Option<(u32, u32)>,
 }
 
 impl End {
-    fn anew(&self, initial: Option<u32>) -> End {
-        let before = self.initial.map(|initial| (initial, self.sent)).or(self.before);
-        End { initial, before, ..End::default() }
+    fn restarted(&self, initial: Option<u32>) -> End {
+        let previous = self.initial.map(|initial| (initial, self.sent)).or(self.previous);
+        End { initial, previous, ..End::default() }
     }
 
     /// Whether a number belongs to the previous stream.
-    fn is_of_before(&self, number: u32) -> bool {
-        self.before.is_some_and(|(initial, sent)| number.wrapping_sub(initial) <= sent)
+    fn is_in_previous(&self, number: u32) -> bool {
+        self.previous.is_some_and(|(initial, sent)| number.wrapping_sub(initial) <= sent)
     }
 }
 
@@ -109,7 +109,7 @@ impl Sniffer {
     }
 
     /// Observes a frame. `is_judged`: a stack sent the frame, which must be right; other frames are only noted.
-    pub(crate) fn see(&mut self, frame: &[u8], is_judged: bool) -> Result<(), String> {
+    pub(crate) fn observe(&mut self, frame: &[u8], is_judged: bool) -> Result<(), String> {
         let seen = match sniff(frame) {
             Ok(Some(seen)) => seen,
             Ok(None) => return Ok(()),
@@ -132,9 +132,9 @@ impl Sniffer {
         let (mut us, mut them) = if is_lower { (lower, higher) } else { (higher, lower) };
         if flags.contains(Flags::SYN) && us.initial != Some(seen.header.seq) {
             if !flags.contains(Flags::ACK) {
-                them = them.anew(None);
+                them = them.restarted(None);
             }
-            us = us.anew(Some(seen.header.seq));
+            us = us.restarted(Some(seen.header.seq));
         }
         if flags.contains(Flags::SYN) {
             us.scale = seen.header.options.window_scale;
@@ -159,7 +159,7 @@ impl Sniffer {
     /// For a gated end: the bound of acknowledgements, and what was delivered.
     fn gated_limit(&self, local: SocketAddr, peer: SocketAddr) -> Option<(u32, u32)> {
         let gate = (local.port() == self.gated_port).then(|| self.gates.borrow().get(local, peer))?;
-        Some((1 + gate.released as u32, 1 + gate.came as u32)) // short streams
+        Some((1 + gate.released as u32, 1 + gate.received as u32)) // short streams
     }
 }
 
@@ -176,7 +176,7 @@ fn judge(us: &mut End, them: &mut End, seen: &Sniffed<'_>, gated: Option<(u32, u
     if payload_bytes > 1 && them.initial.is_some() && from + payload_bytes > them.edge.cast_signed() {
         verdict = Err(format!("sends up to {} where only {} may be sent", from + payload_bytes, them.edge));
     }
-    if flags.contains(Flags::ACK) && them.is_of_before(header.ack) || us.is_of_before(header.seq) {
+    if flags.contains(Flags::ACK) && them.is_in_previous(header.ack) || us.is_in_previous(header.seq) {
         return Ok(());
     }
     let Some(theirs) = them.initial.filter(|_| flags.contains(Flags::ACK)) else { return verdict };
@@ -195,8 +195,8 @@ fn judge(us: &mut End, them: &mut End, seen: &Sniffed<'_>, gated: Option<(u32, u
         return Err(format!("the window's edge goes back from {} to {edge}", us.edge));
     }
     (us.acknowledged, us.edge) = (ack, edge.max(us.edge));
-    us.has.retain(|(_, right)| *right > ack);
-    if let Some((left, right)) = us.has.iter().find(|(left, _)| *left <= ack && gated.is_none()) {
+    us.sacked.retain(|(_, right)| *right > ack);
+    if let Some((left, right)) = us.sacked.iter().find(|(left, _)| *left <= ack && gated.is_none()) {
         return Err(format!("acknowledges {ack} after SACK {left}..{right}"));
     }
     if let Some((released, _)) = gated.filter(|(released, _)| ack > *released) {
@@ -211,11 +211,11 @@ fn judge(us: &mut End, them: &mut End, seen: &Sniffed<'_>, gated: Option<(u32, u
         if left >= right || right > them.sent {
             return Err(format!("SACK {left}..{right}, but only {} were sent", them.sent));
         }
-        if gated.is_some_and(|(_, came)| left < came && right > ack) {
+        if gated.is_some_and(|(_, received)| left < received && right > ack) {
             return Err(format!("SACK {left}..{right}, which waits at the gate"));
         }
-        if right > ack && !us.has.contains(&(left, right)) {
-            us.has.push((left, right));
+        if right > ack && !us.sacked.contains(&(left, right)) {
+            us.sacked.push((left, right));
         }
     }
     verdict
@@ -241,14 +241,14 @@ mod tests {
     /// A connection from A (first number 100) to B (first number 900); with `gated_port` 80 B is gated.
     fn opened(gated_port: u16) -> Sniffer {
         let mut sniffer = Sniffer::new(SharedGates::default(), gated_port);
-        sniffer.see(&frame(A, B, header(Flags::SYN, 100, 0), b""), true).unwrap();
-        sniffer.see(&frame(B, A, header(Flags::SYN | Flags::ACK, 900, 101), b""), true).unwrap();
-        sniffer.see(&frame(A, B, header(Flags::ACK, 101, 901), b"hello"), true).unwrap();
+        sniffer.observe(&frame(A, B, header(Flags::SYN, 100, 0), b""), true).unwrap();
+        sniffer.observe(&frame(B, A, header(Flags::SYN | Flags::ACK, 900, 101), b""), true).unwrap();
+        sniffer.observe(&frame(A, B, header(Flags::ACK, 101, 901), b"hello"), true).unwrap();
         sniffer
     }
 
     fn verdict(sniffer: &mut Sniffer, header: tcp::Header, payload: &[u8]) -> String {
-        sniffer.see(&frame(B, A, header, payload), true).err().unwrap_or_default()
+        sniffer.observe(&frame(B, A, header, payload), true).err().unwrap_or_default()
     }
 
     #[test]
@@ -289,8 +289,8 @@ mod tests {
         assert!(verdict(&mut opened(1), sack, b"").starts_with("SACK 3..7, but only 6 were sent"));
         let mut damaged = frame(B, A, ack(106), b"abc");
         damaged[55] ^= 1;
-        assert!(opened(1).see(&damaged, true).unwrap_err().starts_with("a malformed frame"));
-        assert!(opened(1).see(&damaged, false).is_ok(), "only stacks are judged");
+        assert!(opened(1).observe(&damaged, true).unwrap_err().starts_with("a malformed frame"));
+        assert!(opened(1).observe(&damaged, false).is_ok(), "only stacks are judged");
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
         let mut sniffer = opened(80);
         sniffer.gates.borrow_mut().begin(local, peer);
         *sniffer.gates.borrow_mut().get_mut(local, peer).unwrap() =
-            super::super::gates::Gate { came: 3, released: 2 };
+            super::super::gates::Gate { received: 3, released: 2 };
         assert_eq!(verdict(&mut sniffer, ack(103), b""), "");
         let mut sack = ack(103);
         sack.options.sack.push(104, 106);

@@ -79,7 +79,7 @@ impl Switch {
         }
         let Some((source, target)) = ends_of(frame) else { return vec![0] };
         let Some(rule) = self.rules.get(&(target, source)) else {
-            return vec![if self.is_spread { self.home(source) } else { 0 }];
+            return vec![if self.is_spread { self.initial_stack(source) } else { 0 }];
         };
         let old = rule.before.filter(|(_, at)| now.since(*at) < LATE).map(|(old, _)| old);
         if let Some(old) = old.filter(|_| self.rng.chance(1, LATE_ONE_IN)) {
@@ -89,7 +89,7 @@ impl Switch {
         vec![rule.stack]
     }
 
-    fn home(&self, peer: SocketAddr) -> usize {
+    fn initial_stack(&self, peer: SocketAddr) -> usize {
         let mut hasher = DefaultHasher::new();
         peer.hash(&mut hasher);
         (mix(hasher.finish()) % self.stacks as u64) as usize // a few stacks
@@ -111,7 +111,7 @@ pub(super) fn ends_of(frame: &[u8]) -> Option<Ends> {
 }
 
 /// Sets the target MAC address of an IPv4 frame.
-pub(super) fn aim(frame: &mut [u8], mac: Mac) {
+pub(super) fn set_target_mac(frame: &mut [u8], mac: Mac) {
     let is_ip = frame.get(12..14) == Some(&ethernet::KIND_IPV4.to_be_bytes()[..]);
     if let Some(target) = frame.first_chunk_mut::<6>().filter(|_| is_ip) {
         *target = mac.0;

@@ -186,8 +186,11 @@ impl World {
 
     fn send(&mut self, source: usize, frame: &[u8]) {
         self.packets += 1;
-        let seen =
-            if self.is_of_rogue(frame) { sniff(frame).map(|_| ()) } else { self.sniffer.see(frame, true) };
+        let seen = if self.is_of_rogue(frame) {
+            sniff(frame).map(|_| ())
+        } else {
+            self.sniffer.observe(frame, true)
+        };
         if let Err(why) = seen {
             self.oracle.borrow_mut().violation(why);
         }
