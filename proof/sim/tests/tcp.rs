@@ -28,8 +28,7 @@ fn every_byte_arrives_every_connection_ends_and_every_segment_is_valid() {
     let (moves, rogue_frames) = (sum(|r| r.moves), sum(|r| r.rogue_frames));
     println!(
         "{packets} frames, {delivered} bytes, {completed} connections whole, {damaged} frames damaged, \
-         {timeouts} timeouts, \
-         {moves} moves, {rogue_frames} frames of rogue hosts"
+         {timeouts} timeouts, {moves} moves, {rogue_frames} frames of rogue hosts"
     );
     assert!(packets >= 2_000_000 && damaged > 1_000 && timeouts > 1_000 && faults > 1_000, "too few events");
     assert!(moves > 100_000 && rogue_frames > 100_000, "too few moves or rogue frames");

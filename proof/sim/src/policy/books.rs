@@ -41,7 +41,7 @@ impl Check {
 pub struct Violation {
     /// The violated check.
     pub check: Check,
-    /// Content was observed.
+    /// What was observed.
     pub what: String,
 }
 

@@ -1,4 +1,4 @@
-//! Content a seed draws: processes, connections and helpers, the load's course, and faults.
+//! What a seed draws: processes, connections and helpers, the load's course, and faults.
 
 use std::time::Duration;
 
