@@ -1,8 +1,8 @@
-//! Free ports for the servers that tests and experiments start, where a server cannot choose its own and tell it; and
-//! [`Strangers`], who keep such servers busy.
+//! Free ports for servers that tests and experiments start and that cannot report a port which the kernel chose for
+//! them; and [`Strangers`], which hold silent connections to a port.
 //!
-//! Port 0 will not do for them: between the kernel's choice and the server's `bind`, another test's server or
-//! outgoing connection may get the same port, and the first test then talks to the other's server.
+//! Port 0 does not work for such servers: between the kernel's choice and the server's `bind`, another test's server
+//! or an outgoing connection may get the same port, and the first test then connects to the wrong server.
 
 mod strangers;
 
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use strangers::Strangers;
 
-/// Below the ports that Linux gives to outgoing connections by default (from 32,768).
+/// The range lies below Linux's default range of ports for outgoing connections (from 32,768).
 const FIRST: u32 = 10_000;
 const COUNT: u32 = 20_000;
 
-/// A TCP port of an address of this host that nobody uses at this moment, and that this process has not been given
-/// before; `None` when none is free. Another process may still be faster: a server that must not fail is started again
-/// with another.
+/// Returns a TCP port of `address` that is free now and that this process has not returned before; `None` if no port
+/// is free. Another process may still bind the port first: a test that must not fail starts its server again with
+/// another port.
 pub fn free_port_at(address: IpAddr) -> Option<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let start = std::process::id().wrapping_mul(97);
@@ -31,12 +31,12 @@ pub fn free_port_at(address: IpAddr) -> Option<u16> {
 ///
 /// # Panics
 ///
-/// When none is free.
+/// If no port is free.
 pub fn free_port() -> u16 {
     free_port_at(Ipv4Addr::LOCALHOST.into()).expect("a port is free")
 }
 
-/// [`free_port`] at IPv4 loopback: for a server to come, or for nobody ever to listen there.
+/// [`free_port`] at IPv4 loopback: for a server that starts later, or as an address at which no server listens.
 pub fn free_address() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, free_port()).into()
 }
@@ -46,15 +46,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_differ_and_none_that_is_taken_is_given() {
+    fn ports_differ_and_are_free() {
         let mut given: Vec<u16> = Vec::new();
         for _ in 0..100 {
             let port = free_port();
             assert!(!given.contains(&port));
             given.push(port);
-            // The next one in line is taken by a stranger.
-            let stranger = TcpListener::bind((Ipv4Addr::LOCALHOST, port + 1));
-            assert_ne!(free_port(), port + 1, "{stranger:?}");
+            // Another socket takes the next candidate.
+            let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, port + 1));
+            assert_ne!(free_port(), port + 1, "{taken:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Strangers without a key: they hold many silent connections to a port, and open new ones for those that end.
+//! Peers without a key: they hold many silent connections to a port and replace those that end.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,10 +11,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
-/// Between two looks at all connections.
+/// Time between two checks of all connections.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A thread that holds silent connections; it ends when dropped.
+/// A thread that holds silent connections until it is dropped.
 #[derive(Debug)]
 pub struct Strangers {
     stop: Arc<AtomicBool>,
@@ -23,7 +23,7 @@ pub struct Strangers {
 }
 
 impl Strangers {
-    /// Holds `count` connections to `target`, from `sources` addresses of the loopback network in turn. Returns when each
+    /// Holds `count` connections to `target`, from `sources` loopback addresses in turn. Returns when each connection
     /// was opened once.
     pub fn hold(target: SocketAddr, count: usize, sources: usize) -> Strangers {
         let (stop, opened) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -37,7 +37,7 @@ impl Strangers {
         Strangers { stop, opened, thread: Some(thread) }
     }
 
-    /// How many connections were opened so far.
+    /// Connections opened so far, replacements included.
     pub fn opened(&self) -> usize {
         self.opened.load(Ordering::Relaxed)
     }
@@ -59,7 +59,7 @@ fn keep(target: SocketAddr, count: usize, sources: usize, stop: &AtomicBool, ope
         for place in &mut held {
             if place.as_ref().is_none_or(has_ended) {
                 next += 1;
-                // A target whose queue is full refuses; the next look tries again.
+                // A target whose accept queue is full refuses the connection; the next check tries again.
                 *place = open(target, next % sources).ok();
                 opened.fetch_add(usize::from(place.is_some()), Ordering::Relaxed);
             }
@@ -80,7 +80,7 @@ fn open(target: SocketAddr, source: usize) -> io::Result<OwnedFd> {
     let socket =
         rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     if source > 0 {
-        let [high, low] = (source as u16).to_be_bytes(); // tests use a few thousand at most
+        let [high, low] = (source as u16).to_be_bytes(); // tests use a few thousand sources at most
         rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::new(127, 77, high, low), 0)))?;
     }
     rustix::net::connect(&socket, &target)?;

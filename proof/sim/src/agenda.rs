@@ -1,4 +1,4 @@
-//! The one queue of everything that will happen, and what happens in a network.
+//! The event queue of a world, and the events of a network.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -8,23 +8,23 @@ use spillway_transport::{Conn, Time};
 
 use crate::socket::{HostId, Segment};
 
-/// What is going to happen in a network.
+/// An event in a network.
 #[derive(Debug)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum Happening {
-    /// A connection attempt arrives.
+#[allow(missing_docs, reason = "the names are sufficient")]
+pub enum NetworkEvent {
+    /// A connection attempt arrives at the host with the address `target`.
     Syn { from: (HostId, Conn), source: SocketAddr, target: SocketAddr },
-    /// A segment arrives.
+    /// A segment arrives; a reset in answer goes to `from`.
     Segment { at: HostId, conn: Conn, from: Option<(HostId, Conn)>, segment: Segment },
-    /// A host has something to do.
+    /// A host has a turn.
     Turn(HostId),
-    /// A host's application asked for this time.
+    /// A host's timer, set for this time, runs out.
     Wake(HostId, Time),
-    /// The world's own: faults, the end of the storm.
+    /// An event of the world itself, by a number that the world chose: a fault, a restart.
     World(u64),
 }
 
-/// What will happen in a world, in order of time; at the same time, in the order in which it was added.
+/// Events in order of time; events at the same time, in order of insertion.
 pub(crate) struct Agenda<H> {
     queue: BinaryHeap<Reverse<Entry<H>>>,
     added: u64,

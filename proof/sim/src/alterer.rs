@@ -1,38 +1,36 @@
-//! Somebody on the path of links: turns bits over, leaves bytes out, sends them in another order, or sends older ones again.
+//! An attacker on the path of links: flips bits, leaves bytes out, reorders them, repeats them or replays older ones.
 
 use crate::rng::Rng;
 use crate::socket::HostId;
 
-/// Of a stream's bytes behind an altered one, so many may be read before its reader must have noticed: a record is opened as a
-/// whole, and the beginning of a link is shorter.
+/// Bytes of a stream behind an altered byte that a reader may take before it must fail: a record is opened as a
+/// whole, and the preamble of a link is shorter.
 pub(crate) const UNNOTICED_BYTES_MAX: u64 = spillway_wire::record::RECORD_BYTES_MAX as u64 + 64;
 
-/// Alters what goes to and from one host. Lengths stay, as they do for somebody who corrects TCP's numbers.
+/// Alters the segments to and from one host. Lengths stay: a real attacker can correct TCP's sequence numbers, too.
 pub(crate) struct Alterer {
     host: HostId,
     rng: Rng,
-    /// One segment of so many is altered.
+    /// One segment in `every` is altered, on average.
     every: u64,
-    /// An earlier segment, of any link.
+    /// A segment that passed earlier, on any link, for replay.
     earlier: Vec<u8>,
     is_over: bool,
-    /// Segments that were altered.
+    /// Segments altered so far.
     pub(crate) altered: u64,
 }
 
 impl Alterer {
-    /// On all paths of this host, from a generator of its own.
     pub(crate) fn new(host: HostId, mut rng: Rng) -> Alterer {
         let every = rng.scale(10, 1_000);
         Alterer { host, rng, every, earlier: Vec::new(), is_over: false, altered: 0 }
     }
 
-    /// It alters nothing more.
     pub(crate) fn calm_down(&mut self) {
         self.is_over = true;
     }
 
-    /// Returns the first byte that is another one now.
+    /// May alter `bytes`, in place. Returns the offset of the first byte that differs.
     pub(crate) fn pass(&mut self, source: HostId, target: HostId, bytes: &mut [u8]) -> Option<usize> {
         if self.is_over || (source != self.host && target != self.host) || bytes.is_empty() {
             return None;
@@ -56,17 +54,17 @@ impl Alterer {
             0 => bytes[at] ^= 1 << self.rng.below(8),
             // Two parts change places.
             1 => bytes.rotate_left(at),
-            // A byte is left out, and the one after the gap is made up.
+            // A byte is left out; the length stays, so the last byte is made up.
             2 => {
                 bytes.copy_within(at + 1.., at);
                 bytes[length - 1] ^= 0x55;
             }
-            // A part is sent twice, in the place of what follows it.
+            // A part is repeated in the place of what followed it.
             3 => {
                 let part = at.min(length - at);
                 bytes.copy_within(..part, at);
             }
-            // What was said before.
+            // Replay.
             _ => {
                 let part = length.min(self.earlier.len());
                 bytes[..part].copy_from_slice(&self.earlier[..part]);
@@ -80,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_alters_it_tells_and_only_on_the_paths_of_its_host() {
+    fn altered_offsets_are_returned_and_paths_of_other_hosts_are_untouched() {
         let mut alterer = Alterer::new(0, Rng::new(1));
         for round in 0..100_000_u32 {
             let sent: Vec<u8> = (0..1 + round % 50).map(|n| (n * 7 + round) as u8).collect();

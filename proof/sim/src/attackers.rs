@@ -1,5 +1,5 @@
-//! A host of attackers: strangers without a key at link ports, and clients with a key that cause answers for as long as they
-//! may, or that never read. In the relay's world and in the world of sessions.
+//! A host of attackers, in the relay's world and in the world of sessions: peers without a key at link ports, and
+//! clients with a key that cause as many answers as they can, or that never read.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,41 +18,38 @@ use crate::network::{AddressBook, Network};
 use crate::rng::Rng;
 use crate::socket::HostId;
 
-/// The address of the attackers' host: no other host of a world has it.
 pub(crate) const ATTACKERS_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 9, 9));
 
-/// What a flooder reads at a time until its handshake is complete; then it reads nothing more.
+/// Bytes that a flooder reads at a time until its handshake is complete; after that it reads nothing.
 const HANDSHAKE_STEP_BYTES: u32 = 16;
-/// Bytes that wait in an attacker before it makes more of them.
+/// An attacker with this many unsent bytes makes no more.
 const WAITING_BYTES_MAX: usize = 64 * 1024;
-/// A peer that holds more bytes than this for one client that reads no answers has no bound: a batch waits at the transport,
-/// another one is gathered, and there are the answers to what had been granted when the peer stopped reading.
+/// Bound of the bytes that a peer may hold for one client that does not read: a batch at the transport, a second one
+/// being gathered, and answers to what was granted before the peer stopped reading.
 const UNREAD_BYTES_MAX: usize = 192 * 1024;
 
-/// A frame of a kind that there is not, with a payload of one byte.
-const OF_NO_KIND: [u8; 8] = [0x7e, 0, 1, 0, 0, 0, 1, 0];
+/// A frame of an undefined kind, with a payload of one byte.
+const UNDEFINED_FRAME: [u8; 8] = [0x7e, 0, 1, 0, 0, 0, 1, 0];
 
-/// Whether this is an attacker's address.
 pub(crate) fn is_attacker(address: SocketAddr) -> bool {
     address.ip() == ATTACKERS_IP
 }
 
-/// How many attackers there are in a world, and of which kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attack {
     /// Connections at a time.
     pub(crate) connections_max: usize,
-    /// Of 100 attackers, how many have no key.
+    /// Attackers without a key, of 100.
     pub(crate) strangers_in_100: u64,
 }
 
 impl Attack {
-    /// Of worlds in which strangers are kept.
-    pub(crate) const OF_STRANGERS: Attack = Attack { connections_max: 60, strangers_in_100: 100 };
-    /// Of worlds in which those that flood are read.
-    pub(crate) const OF_FLOODERS: Attack = Attack { connections_max: 8, strangers_in_100: 0 };
+    /// Makes a peer that keeps unauthenticated connections exceed its bounds.
+    pub(crate) const WITHOUT_KEY: Attack = Attack { connections_max: 60, strangers_in_100: 100 };
+    /// Makes a peer that reads flooders exceed its bounds.
+    pub(crate) const FLOODING: Attack = Attack { connections_max: 8, strangers_in_100: 0 };
 
-    /// Any attack, or none. From a generator of its own, so that the rest of the world stays what it was.
+    /// Draws an attack in one world of three. Takes its own generator, so that the rest of the world does not change.
     pub(crate) fn drawn(rng: &mut Rng) -> Option<Attack> {
         rng.chance(1, 3).then(|| Attack {
             connections_max: rng.range(1, 60) as usize,
@@ -61,7 +58,7 @@ impl Attack {
     }
 }
 
-/// Bounds of connections that have not authenticated: under attack, the shipped ones or smaller ones, which a small attack
+/// Draws the bounds of unauthenticated connections: the shipped bounds, or, under attack, bounds that a small attack
 /// reaches.
 pub(crate) fn drawn_bounds(rng: &mut Rng, attack: Option<Attack>, is_planted: bool) -> Bounds {
     let is_small = attack.is_some() && (is_planted || rng.chance(1, 2));
@@ -70,78 +67,76 @@ pub(crate) fn drawn_bounds(rng: &mut Rng, attack: Option<Attack>, is_planted: bo
 
 const SMALL_BOUNDS: Bounds = Bounds { per_source: 4, total: 8, young: 16 };
 
-/// No bounds: planted.
+/// For canaries.
 pub(crate) const NO_BOUNDS: Bounds = Bounds { per_source: usize::MAX, total: usize::MAX, young: usize::MAX };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Manner {
+enum Behaviour {
     /// Sends nothing.
     Silent,
     /// Sends random bytes.
     Garbage,
-    /// Sends the beginning of a handshake.
-    Half,
-    /// Has a key that nobody accepts.
+    /// Sends a part of the first handshake message.
+    PartialHandshake,
+    /// Has a key that no peer accepts.
     WrongKey,
-    /// Causes answers, and reads none of them or all; or has a connection, and makes more of its control messages than
-    /// anybody needs.
+    /// Causes answers, and reads all of them or none; or opens a virtual connection and sends useless control
+    /// messages on it.
     Floods { reads: bool, opens: bool },
-    /// Sends requests for which there are replies, and reads none.
+    /// Sends requests, and reads no reply.
     NeverReads,
 }
 
-impl Manner {
-    fn drawn(attack: Attack, is_plain: bool, rng: &mut Rng) -> Manner {
+impl Behaviour {
+    fn drawn(attack: Attack, is_plain: bool, rng: &mut Rng) -> Behaviour {
         if rng.chance(attack.strangers_in_100, 100) {
             return rng.pick(&[
-                Manner::Silent,
-                Manner::Silent,
-                Manner::Garbage,
-                Manner::Half,
-                Manner::WrongKey,
+                Behaviour::Silent,
+                Behaviour::Silent,
+                Behaviour::Garbage,
+                Behaviour::PartialHandshake,
+                Behaviour::WrongKey,
             ]);
         }
         match rng.below(3) {
-            0 if is_plain => Manner::NeverReads,
-            _ => Manner::Floods { reads: rng.chance(1, 2), opens: is_plain && rng.chance(1, 2) },
+            0 if is_plain => Behaviour::NeverReads,
+            _ => Behaviour::Floods { reads: rng.chance(1, 2), opens: is_plain && rng.chance(1, 2) },
         }
     }
 
     fn is_stranger(self) -> bool {
-        !matches!(self, Manner::Floods { .. } | Manner::NeverReads)
+        !matches!(self, Behaviour::Floods { .. } | Behaviour::NeverReads)
     }
 }
 
-/// The host's application.
 pub(crate) struct Attackers {
     attack: Attack,
-    /// Those with a key may open plain virtual connections: the world has not only sessions.
+    /// Attackers with a key may open plain virtual connections: the world has others than sessions.
     is_plain: bool,
     targets: Vec<SocketAddr>,
     key: Key,
     rng: Rng,
     addresses: AddressBook,
     peers: BTreeMap<Conn, Peer>,
-    /// By the addresses of connections that are open here.
-    manners: BTreeMap<SocketAddr, Manner>,
+    /// By the local address of an open connection.
+    behaviours: BTreeMap<SocketAddr, Behaviour>,
     next: Option<Time>,
 }
 
 struct Peer {
-    manner: Manner,
+    behaviour: Behaviour,
     link: Option<Link>,
 }
 
 struct Link {
     address: SocketAddr,
-    /// Where there is none, what is unsent is all that the peer ever says.
+    /// `None`: the attacker sends `unsent` and nothing after it.
     end: Option<OpenerLink>,
     unsent: Vec<u8>,
     connection: Option<Id>,
 }
 
 impl Attackers {
-    /// Attackers of these link ports.
     pub(crate) fn new(
         attack: Attack,
         is_plain: bool,
@@ -158,12 +153,12 @@ impl Attackers {
             rng,
             addresses,
             peers: BTreeMap::new(),
-            manners: BTreeMap::new(),
+            behaviours: BTreeMap::new(),
             next: Some(Time::ZERO),
         }
     }
 
-    /// No new ones come, and the others leave at their next turn.
+    /// Stops new attackers; the others leave at their next turn.
     pub(crate) fn calm_down(&mut self) {
         (self.attack.connections_max, self.next) = (0, Some(Time::ZERO));
     }
@@ -173,21 +168,21 @@ impl Attackers {
         self.peers.len()
     }
 
-    /// What is wrong with what a host holds for one client, if that is an attacker. Of the bytes `held`, `replies_max` may be
-    /// replies to its requests.
+    /// Describes a violation if `held` bytes for `client`, an attacker, exceed the bound. Up to `replies_max` of them
+    /// may be replies to its requests.
     pub(crate) fn beyond_bounds(
         &self,
         client: SocketAddr,
         held: usize,
         replies_max: usize,
     ) -> Option<String> {
-        let manner = self.manners.get(&client)?;
-        let bound = UNREAD_BYTES_MAX + if *manner == Manner::NeverReads { replies_max } else { 0 };
+        let behaviour = self.behaviours.get(&client)?;
+        let bound = UNREAD_BYTES_MAX + if *behaviour == Behaviour::NeverReads { replies_max } else { 0 };
         (held > bound)
-            .then(|| format!("{held} bytes are held for {client} ({manner:?}), the bound is {bound}"))
+            .then(|| format!("{held} bytes are held for {client} ({behaviour:?}), the bound is {bound}"))
     }
 
-    /// What is wrong with the number of strangers that a host's program knows of.
+    /// Describes a violation if a host's program keeps more unauthenticated connections than `bounds` allow.
     pub(crate) fn beyond_strangers(&self, network: &Network, host: HostId, bounds: Bounds) -> Option<String> {
         let known = network.remotes(host).filter(|remote| self.is_stranger(remote)).count();
         (known > bounds.young)
@@ -195,15 +190,15 @@ impl Attackers {
     }
 
     fn is_stranger(&self, address: &SocketAddr) -> bool {
-        self.manners.get(address).is_some_and(|manner| manner.is_stranger())
+        self.behaviours.get(address).is_some_and(|behaviour| behaviour.is_stranger())
     }
 
     fn opened(&mut self, now: Time, conn: Conn, address: SocketAddr) {
         let Some(peer) = self.peers.get_mut(&conn) else { return };
-        let manner = peer.manner;
-        self.manners.insert(address, manner);
-        let key = match manner {
-            Manner::WrongKey => Key::from_secret([self.rng.below(50) as u8 + 100; 32]),
+        let behaviour = peer.behaviour;
+        self.behaviours.insert(address, behaviour);
+        let key = match behaviour {
+            Behaviour::WrongKey => Key::from_secret([self.rng.below(50) as u8 + 100; 32]),
             _ => self.key.clone(),
         };
         let config = OpenerConfig {
@@ -215,31 +210,31 @@ impl Attackers {
         };
         let mut end = OpenerLink::new(&config, now, Fresh::filled(|bytes| self.rng.fill(bytes)));
         let mut link = Link { address, end: None, unsent: Vec::new(), connection: None };
-        match manner {
-            Manner::Silent => {}
-            Manner::Garbage => {
+        match behaviour {
+            Behaviour::Silent => {}
+            Behaviour::Garbage => {
                 link.unsent.resize(self.rng.scale(1, 300) as usize, 0);
                 self.rng.fill(&mut link.unsent);
             }
-            Manner::Half => {
+            Behaviour::PartialHandshake => {
                 let hello = end.flush(now).map_or_else(Vec::new, |hello| hello.as_slice().to_vec());
                 let part = self.rng.below(hello.len().max(1) as u64) as usize;
                 link.unsent.extend_from_slice(&hello[..part]);
             }
-            Manner::WrongKey | Manner::Floods { .. } | Manner::NeverReads => link.end = Some(end),
+            Behaviour::WrongKey | Behaviour::Floods { .. } | Behaviour::NeverReads => link.end = Some(end),
         }
         peer.link = Some(link);
     }
 
     fn forget(&mut self, conn: Conn) {
         if let Some(Peer { link: Some(link), .. }) = self.peers.remove(&conn) {
-            self.manners.remove(&link.address);
+            self.behaviours.remove(&link.address);
         }
     }
 
     /// Returns whether the link has failed.
     fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) -> bool {
-        let Some(Peer { manner, link: Some(link) }) = self.peers.get_mut(&conn) else { return true };
+        let Some(Peer { behaviour, link: Some(link) }) = self.peers.get_mut(&conn) else { return true };
         let Some(end) = &mut link.end else {
             out.grant(conn, bytes.len() as u32); // at most what was granted
             return false;
@@ -253,7 +248,7 @@ impl Attackers {
                 Err(_) => return true,
             }
         }
-        if matches!(manner, Manner::Floods { reads: true, .. }) {
+        if matches!(behaviour, Behaviour::Floods { reads: true, .. }) {
             out.grant(conn, bytes.len() as u32); // at most what was granted
         } else if !end.is_established() {
             out.grant(conn, HANDSHAKE_STEP_BYTES);
@@ -262,10 +257,10 @@ impl Attackers {
     }
 
     fn pump<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
-        let Some(Peer { manner, link: Some(link) }) = self.peers.get_mut(&conn) else { return };
-        match manner {
-            Manner::Floods { opens, .. } => link.flood(*opens, &mut self.rng),
-            Manner::NeverReads => link.send_requests(),
+        let Some(Peer { behaviour, link: Some(link) }) = self.peers.get_mut(&conn) else { return };
+        match behaviour {
+            Behaviour::Floods { opens, .. } => link.flood(*opens, &mut self.rng),
+            Behaviour::NeverReads => link.send_requests(),
             _ => {}
         }
         if let Some(end) = &mut link.end {
@@ -291,17 +286,17 @@ impl Link {
         while self.unsent.len() + end.pending() < WAITING_BYTES_MAX {
             let offset = rng.below(1 << 40);
             let connect = Connect { client: foreign, server: None, credit: offset, session: None };
-            // An id that is in use must not be opened again: this would end the link.
+            // To open an id that is in use would end the link.
             let other = Id(2 + rng.below(10) as u32);
             let (id, control) = match rng.below(2_000) {
-                // Most of these break the protocol's rules, and end the link.
-                0 if rng.chance(1, 50) => breaking_rules(connect, self.address, rng),
+                // Most of these break a rule of the protocol, and end the link.
+                0 if rng.chance(1, 50) => rule_breaking_control(connect, self.address, rng),
                 0..200 => (Id(1), Control::Credit(offset)),
                 200..400 => (other, Control::Credit(offset)),
                 400..500 => (other, Control::Finish(offset)),
                 500..600 => (Id(1 << 30), Control::Credit(offset)),
                 600..1_000 if self.connection.is_none() => {
-                    (Id(1), Control::Reconnect(of_no_session(foreign, rng)))
+                    (Id(1), Control::Reconnect(unknown_session(foreign, rng)))
                 }
                 _ if self.connection.is_none() => (Id(1), Control::Connect(connect)),
                 _ => (Id(1), Control::Credit(offset)),
@@ -309,7 +304,7 @@ impl Link {
             end.relay_control(id, control);
         }
         if !end.is_encrypted() && rng.chance(1, 50) {
-            self.unsent.extend_from_slice(&OF_NO_KIND);
+            self.unsent.extend_from_slice(&UNDEFINED_FRAME);
         }
     }
 
@@ -326,20 +321,20 @@ impl Link {
     }
 }
 
-/// What ends the link that it is sent on, at once or with the next message.
-fn breaking_rules(connect: Connect, own: SocketAddr, rng: &mut Rng) -> (Id, Control) {
+/// A control message that ends its link, at once or with the next message.
+fn rule_breaking_control(connect: Connect, own: SocketAddr, rng: &mut Rng) -> (Id, Control) {
     match rng.below(5) {
         0 => (Id(u32::MAX), Control::Connect(connect)),
         1 => (Id::LINK, Control::Connect(connect)),
         2 => (Id(1), Control::Accepted),
         3 => (Id::LINK, Control::Drain { deadline_ms: 0 }),
-        // Of its own address a helper passes it on, and the id is in use.
-        _ => (Id(1), Control::Reconnect(of_no_session(own, rng))),
+        // With the client's own address a helper accepts the message, but the id is in use.
+        _ => (Id(1), Control::Reconnect(unknown_session(own, rng))),
     }
 }
 
-/// A session's first words on a new carrier, of a session that no server knows.
-fn of_no_session(client: SocketAddr, rng: &mut Rng) -> Reconnect {
+/// The opening message of a session that the server does not know, on a new carrier.
+fn unknown_session(client: SocketAddr, rng: &mut Rng) -> Reconnect {
     let mut session = [0; 16];
     rng.fill(&mut session);
     let opening = Opening {
@@ -391,12 +386,12 @@ impl Application for Attackers {
             out.abort(conn);
         }
         for _ in 0..self.rng.range(1, 60) {
-            let (target, manner) =
-                (self.rng.pick(&self.targets), Manner::drawn(self.attack, self.is_plain, &mut self.rng));
+            let (target, behaviour) =
+                (self.rng.pick(&self.targets), Behaviour::drawn(self.attack, self.is_plain, &mut self.rng));
             if self.peers.len() < most
                 && let Ok(conn) = out.connect(now, target)
             {
-                self.peers.insert(conn, Peer { manner, link: None });
+                self.peers.insert(conn, Peer { behaviour, link: None });
             }
         }
         for conn in self.peers.keys().copied().collect::<Vec<_>>() {

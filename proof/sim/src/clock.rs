@@ -1,4 +1,4 @@
-//! Clocks that differ: each runs fast or slow by its own measure, and that changes.
+//! Clocks that differ between hosts: each runs fast or slow at a rate that changes.
 
 use std::time::Duration;
 
@@ -6,47 +6,47 @@ use spillway_transport::Time;
 
 use crate::rng::Rng;
 
-/// A clock's rate is in these parts of its nanoseconds for each of the world's.
+/// Unit of a clock's rate: `PARTS` means one nanosecond per nanosecond of the world.
 const PARTS: u64 = 1 << 20;
-/// A rate is right to within one in so many: no real clock is that bad.
-const WRONG_BY_ONE_IN: u64 = 20;
-/// Clocks differ by at most this when the world begins: machines are started at different times.
+/// A rate is at most one part in 20 (5 %) off; real clocks are better.
+const RATE_ERROR_ONE_IN: u64 = 20;
+/// Maximum start value of a clock: machines boot at different times.
 const AHEAD_NS_MAX: u64 = 3_600_000_000_000;
-/// A clock jumps ahead by at most this: a virtual machine stood still, and its host did not.
+/// Maximum jump ahead, as when a virtual machine was suspended.
 const JUMP_NS_MAX: u64 = 50_000_000;
 
-/// What a program takes the time from. It never goes back.
+/// The clock that a host's programs read. It never goes back.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// When its rate was last set, in the world's time and in its own.
+    /// When the rate was last set, in the world's time and in the clock's own.
     set_at: Time,
     set_to: Time,
     rate: u64,
 }
 
 impl Clock {
-    /// Shows the world's time.
+    /// Equals the world's time.
     pub const TRUE: Clock = Clock { set_at: Time::ZERO, set_to: Time::ZERO, rate: PARTS };
 
-    /// Any clock.
+    /// A clock with a random start value and rate.
     pub fn drawn(rng: &mut Rng) -> Clock {
         Clock { set_at: Time::ZERO, set_to: Time(rng.scale(1, AHEAD_NS_MAX)), rate: rate(rng) }
     }
 
-    /// What it shows at this time of the world.
+    /// The clock's time at `now` of the world.
     pub fn read(&self, now: Time) -> Time {
         let passed = u128::from(now.0.saturating_sub(self.set_at.0)) * u128::from(self.rate);
         Time(self.set_to.0 + (passed / u128::from(PARTS)) as u64) // a rate of about 1: as much as has passed
     }
 
-    /// The first moment, in the world's time, at which it shows this or more.
+    /// The first moment of the world at which the clock shows `shown` or more.
     pub fn when(&self, shown: Time) -> Time {
         let wanted = u128::from(shown.0.saturating_sub(self.set_to.0)) * u128::from(PARTS);
         let passed = wanted.div_ceil(u128::from(self.rate));
         Time(self.set_at.0.saturating_add(u64::try_from(passed).unwrap_or(u64::MAX)))
     }
 
-    /// From now on it runs at another rate, and perhaps it jumps ahead.
+    /// Changes the rate at `now`, and in one case of three jumps ahead.
     pub fn drift(&mut self, rng: &mut Rng, now: Time) {
         let jump = if rng.chance(1, 3) { rng.scale(1_000, JUMP_NS_MAX) } else { 0 };
         let set_to = self.read(now) + Duration::from_nanos(jump);
@@ -55,7 +55,7 @@ impl Clock {
 }
 
 fn rate(rng: &mut Rng) -> u64 {
-    rng.range(PARTS - PARTS / WRONG_BY_ONE_IN, PARTS + PARTS / WRONG_BY_ONE_IN)
+    rng.range(PARTS - PARTS / RATE_ERROR_ONE_IN, PARTS + PARTS / RATE_ERROR_ONE_IN)
 }
 
 #[cfg(test)]

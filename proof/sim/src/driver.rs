@@ -1,29 +1,29 @@
-//! Runs one host's application for one turn, by the contract of the boundary.
+//! Runs one host's application for one turn, by the contract of [`Transport`].
 
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
-use crate::agenda::Happening;
+use crate::agenda::NetworkEvent;
 use crate::network::Network;
 use crate::port::Port;
-use crate::socket::{HostId, Told};
+use crate::socket::{HostId, SocketEvent};
 
-/// Events of one connection in one turn, at most.
+/// Maximum of events for one connection in one turn.
 const EVENTS_PER_TURN: u64 = 8;
 
-impl Told {
+impl SocketEvent {
     fn as_event(&self) -> Event<'_> {
         match self {
-            Told::Opened { peer, listener } => Event::Opened { peer: *peer, listener: *listener },
-            Told::Data { end, bytes } => Event::Data { end: *end, bytes },
-            Told::Acknowledged { through } => Event::Acknowledged { through: *through },
-            Told::Room => Event::Room,
-            Told::Finished => Event::Finished,
-            Told::Lost(reason) => Event::Lost(*reason),
+            SocketEvent::Opened { peer, listener } => Event::Opened { peer: *peer, listener: *listener },
+            SocketEvent::Data { end, bytes } => Event::Data { end: *end, bytes },
+            SocketEvent::Acknowledged { through } => Event::Acknowledged { through: *through },
+            SocketEvent::Room => Event::Room,
+            SocketEvent::Finished => Event::Finished,
+            SocketEvent::Lost(reason) => Event::Lost(*reason),
         }
     }
 }
 
-/// The host's timers that are due and what its connections have to tell, in any order of the connections.
+/// Runs a turn: the host's due timers, then the events of its ready connections, in random order.
 pub fn turn<A: Application>(network: &mut Network, host: HostId, application: &mut A) {
     let now = network.time_at(host);
     if application.poll_timeout().is_some_and(|at| at <= now) {
@@ -31,34 +31,34 @@ pub fn turn<A: Application>(network: &mut Network, host: HostId, application: &m
     }
     for conn in network.begin_turn(host) {
         for _ in 0..network.rng.range(1, EVENTS_PER_TURN) {
-            let Some(told) = network.tell(host, conn) else { break };
-            application.handle(now, conn, told.as_event(), &mut Port { network, host });
+            let Some(event) = network.next_event(host, conn) else { break };
+            application.handle(now, conn, event.as_event(), &mut Port { network, host });
         }
         network.mark_ready(host, conn);
     }
     end(network, host, application);
 }
 
-/// What the network does by itself, and `turn` where a host has something to do.
-pub fn happen(network: &mut Network, what: Happening, turn: impl FnOnce(&mut Network, HostId)) {
-    match what {
-        Happening::Syn { from, source, target } => network.arrive_syn(from, source, target),
-        Happening::Segment { at, conn, from, segment } => network.arrive(at, conn, from, segment),
-        Happening::Turn(host) => {
+/// Applies an event to the network; calls `turn` for a host that has one.
+pub fn handle(network: &mut Network, event: NetworkEvent, turn: impl FnOnce(&mut Network, HostId)) {
+    match event {
+        NetworkEvent::Syn { from, source, target } => network.arrive_syn(from, source, target),
+        NetworkEvent::Segment { at, conn, from, segment } => network.arrive(at, conn, from, segment),
+        NetworkEvent::Turn(host) => {
             if network.wants_turn(host) {
                 turn(network, host);
             }
         }
-        Happening::Wake(host, at) => {
+        NetworkEvent::Wake(host, at) => {
             if network.is_due(host, at) {
                 turn(network, host);
             }
         }
-        Happening::World(_) => {}
+        NetworkEvent::World(_) => {}
     }
 }
 
-/// Something done to an application by its owner, between two turns.
+/// Runs a command of the application's owner between two turns, then ends the turn.
 pub fn command<A: Application, R>(
     network: &mut Network,
     host: HostId,
@@ -78,7 +78,7 @@ fn end<A: Application>(network: &mut Network, host: HostId, application: &mut A)
     network.wake_at(host, application.poll_timeout());
 }
 
-/// An application that is not there: its host is down.
+/// Stands for the application of a host that is down.
 #[derive(Debug)]
 pub struct Down;
 

@@ -1,24 +1,24 @@
-//! A deterministic simulator: clients, helpers and a server from the shipped code, in virtual time, from a seed.
+//! A deterministic simulator: clients, helpers and a server run the shipped code in virtual time, from a seed.
 //!
 //! Each world has a folder:
 //!
 //! - [`relay`]: clients, helpers and a server over links, with faults
-//! - [`session`]: sessions that move
-//! - [`policy`]: decisions when to help
-//! - [`batching`]: without faults; policies of batching are compared
-//! - [`tcp`]: frames between user-level stacks
+//! - [`session`]: sessions that move between carriers
+//! - [`policy`]: when relief starts and ends
+//! - [`batching`]: comparison of batch policies, without faults
+//! - [`tcp`]: frames between user-level TCP stacks
 //!
-//! What worlds share:
+//! Shared by the worlds:
 //!
 //! - [`network`]: hosts and TCP connections between them; a [`port::Port`] is one host's
 //!   [`Transport`](spillway_transport::Transport)
-//! - [`clock`]: each host has its own
-//! - [`agenda`]: everything that will happen; [`weather`]: how the network behaves; `storm`: for how long it is bad
-//! - [`driver`]: runs an application on it, turn by turn
-//! - [`pattern`]: what the bytes of every stream are
-//! - [`oracle`]: knows what every stream must carry, and stands outside the code under test
-//! - `attackers`: strangers and clients that flood; `alterer`: somebody on the path who changes bytes
-//! - [`swarm()`]: many seeds, on all cores
+//! - [`clock`]: one clock per host, each with its own rate
+//! - [`agenda`]: the event queue; [`weather`]: the network's delays and sizes; `storm`: the phase with faults
+//! - [`driver`]: runs an application on a host, turn by turn
+//! - [`pattern`]: the bytes of every stream
+//! - [`oracle`]: checks every stream, outside the code under test
+//! - `attackers`: peers without a key and clients that flood; `alterer`: an attacker on the path who changes bytes
+//! - [`swarm()`]: runs many seeds on all cores
 //!
 //! Everything comes from the seed: the same seed, number of steps and program give the same trace hash.
 #![forbid(unsafe_code)]

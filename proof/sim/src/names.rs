@@ -6,7 +6,6 @@ use spillway_auth::Key;
 
 use crate::socket::HostId;
 
-/// The server's host in every world that has one.
 pub(crate) const SERVER: HostId = 0;
 
 pub(crate) fn address(host: HostId, port: u16) -> SocketAddr {
@@ -14,7 +13,7 @@ pub(crate) fn address(host: HostId, port: u16) -> SocketAddr {
 }
 
 pub(crate) fn ip(host: HostId) -> IpAddr {
-    [10, 0, 0, 1 + host as u8].into() // a handful of hosts
+    [10, 0, 0, 1 + host as u8].into() // worlds have few hosts
 }
 
 pub(crate) fn helper_key() -> Key {

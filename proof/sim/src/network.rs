@@ -1,4 +1,4 @@
-//! The simulated network: hosts, and the connections between them.
+//! The simulated network: hosts and the TCP connections between them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use spillway_transport::{Conn, LostReason, Time};
 
-use crate::agenda::{Agenda, Happening};
+use crate::agenda::{Agenda, NetworkEvent};
 use crate::alterer::{Alterer, UNNOTICED_BYTES_MAX};
 use crate::clock::Clock;
 use crate::rng::{Rng, mix};
-use crate::socket::{HostId, Segment, Socket, Told};
+use crate::socket::{HostId, Segment, Socket, SocketEvent};
 use crate::weather::Weather;
 
-/// The local addresses of the connections that a host has opened: known to its programs, as `getsockname` is.
+/// Local addresses of the connections that a host has opened, as `getsockname` returns them.
 pub type AddressBook = Rc<RefCell<BTreeMap<Conn, SocketAddr>>>;
 
 #[derive(Debug, Default)]
@@ -24,53 +24,51 @@ pub(crate) struct Slot {
     pub(crate) socket: Option<Socket>,
 }
 
-/// One host: its address, its listeners, its connections.
+/// One host with its listeners and connections.
 #[derive(Debug)]
 pub struct Host {
     ip: IpAddr,
-    /// By listener index: port, and whether it is open.
+    /// Port and whether it is open, by listener index.
     pub(crate) listeners: Vec<(u16, bool)>,
     pub(crate) slots: Vec<Slot>,
     next_port: u16,
     addresses: AddressBook,
     pub(crate) ready: Vec<Conn>,
-    /// Connections that were given something to send in this turn.
+    /// Connections with new output in this turn.
     pub(crate) dirty: Vec<Conn>,
     pub(crate) turn_due: bool,
-    /// When its application wants to be woken, and for when a timer is set: then, or earlier.
+    /// `wake`: when the application asked for a timeout; `armed`: time of the queued event, at or before `wake`.
     pub(crate) wake: Option<Time>,
     pub(crate) armed: Option<Time>,
-    /// What its programs take the time from.
     pub(crate) clock: Clock,
-    /// By target: until when nothing that this host sends arrives there.
+    /// By target host: until when nothing that this host sends arrives there.
     pub(crate) silent_until: Vec<Time>,
-    /// It has no power until then.
+    /// Without power until then.
     pub(crate) off_until: Time,
-    pub(crate) spent: Vec<spillway_transport::Chunk>,
+    pub(crate) reusable_chunks: Vec<spillway_transport::Chunk>,
 }
 
-/// All hosts and what travels between them.
+/// All hosts, and the segments between them.
 pub struct Network {
     pub(crate) now: Time,
     pub(crate) rng: Rng,
     pub(crate) weather: Weather,
-    agenda: Agenda<Happening>,
+    agenda: Agenda<NetworkEvent>,
     pub(crate) hosts: Vec<Host>,
-    /// Of everything that was told to anybody: equal seeds give equal hashes.
+    /// Trace hash over all events delivered to applications: equal seeds give equal hashes.
     pub(crate) hash: u64,
-    /// How much was told to anybody.
-    pub(crate) told: u64,
-    /// What an application did that the contract of a transport forbids.
+    /// Events delivered to applications.
+    pub(crate) events_delivered: u64,
+    /// Violations of the transport's contract by applications.
     pub(crate) misuse: Vec<String>,
-    /// Turns one bit over in each of the next segments between these two hosts, so many: for canaries.
+    /// For canaries: flip a bit in each of the next segments between two hosts (source, target, segments left).
     pub(crate) flip: Option<(HostId, HostId, u32)>,
-    /// Hosts are told that bytes wait for everybody, and that memory is used up: for canaries.
-    pub(crate) pretends_to_hold: bool,
-    /// Hosts are told that what they have sent was acknowledged: for canaries.
-    pub(crate) is_hasty: bool,
-    /// Hosts that accept a connection read all that comes, whatever they grant: for canaries.
-    pub(crate) grants_all: bool,
-    /// Somebody on the paths of one host.
+    /// For canaries: report queued bytes on every connection, and used-up memory.
+    pub(crate) reports_full_memory: bool,
+    /// For canaries: report all sent bytes as acknowledged.
+    pub(crate) acknowledges_early: bool,
+    /// For canaries: accepted connections deliver all received bytes, whatever the application grants.
+    pub(crate) grants_everything: bool,
     pub(crate) alterer: Option<Alterer>,
 }
 
@@ -84,22 +82,22 @@ impl Network {
             agenda: Agenda::default(),
             hosts: Vec::new(),
             hash: seed,
-            told: 0,
+            events_delivered: 0,
             misuse: Vec::new(),
             flip: None,
-            pretends_to_hold: false,
-            is_hasty: false,
-            grants_all: false,
+            reports_full_memory: false,
+            acknowledges_early: false,
+            grants_everything: false,
             alterer: None,
         }
     }
 
-    /// The time.
+    /// The world's time.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// Adds a host with listeners on these ports.
+    /// Adds a host with listeners on these ports; they are closed until its application opens them.
     pub fn add_host(&mut self, ip: IpAddr, ports: &[u16]) -> HostId {
         self.hosts.push(Host {
             ip,
@@ -115,33 +113,33 @@ impl Network {
             clock: Clock::TRUE,
             silent_until: Vec::new(),
             off_until: Time::ZERO,
-            spent: Vec::new(),
+            reusable_chunks: Vec::new(),
         });
         self.hosts.len() - 1
     }
 
-    /// The addresses of the connections that a host opens.
+    /// The addresses of the connections that a host opens; the book is updated as connections open.
     pub fn addresses(&self, host: HostId) -> AddressBook {
         self.hosts[host].addresses.clone()
     }
 
-    /// Something happens after a while.
-    pub fn after(&mut self, delay: Duration, what: Happening) {
+    /// Queues an event, `delay` from now.
+    pub fn after(&mut self, delay: Duration, what: NetworkEvent) {
         self.at(self.now + delay, what);
     }
 
-    pub(crate) fn at(&mut self, at: Time, what: Happening) {
+    pub(crate) fn at(&mut self, at: Time, what: NetworkEvent) {
         self.agenda.add(at, what);
     }
 
-    /// Takes the next thing that happens and moves the time to it.
-    pub fn pop(&mut self) -> Option<Happening> {
+    /// Takes the next event and moves the time to it.
+    pub fn pop(&mut self) -> Option<NetworkEvent> {
         let (at, what) = self.agenda.take()?;
         self.now = self.now.max(at);
         Some(what)
     }
 
-    /// When the next thing happens.
+    /// Time of the next event.
     pub fn next_at(&self) -> Option<Time> {
         self.agenda.next_at()
     }
@@ -150,40 +148,38 @@ impl Network {
         self.hash = mix(self.hash ^ value);
     }
 
-    /// The next event of a connection, freed with its `Lost`.
-    pub(crate) fn tell(&mut self, host: HostId, conn: Conn) -> Option<Told> {
+    /// The next event of a connection, if any. [`SocketEvent::Lost`] frees the connection.
+    pub(crate) fn next_event(&mut self, host: HostId, conn: Conn) -> Option<SocketEvent> {
         let piece = self.rng.scale(1, self.weather.piece_bytes_max);
-        let is_hasty = self.is_hasty;
+        let acknowledges_early = self.acknowledges_early;
         let socket = self.socket_mut(host, conn)?;
-        let goes_on = socket.altered_at.is_some_and(|at| socket.delivered > at + UNNOTICED_BYTES_MAX);
-        let mut told = socket.next_told(piece)?;
-        if goes_on && matches!(told, Told::Data { .. }) {
+        let reads_altered = socket.altered_at.is_some_and(|at| socket.delivered > at + UNNOTICED_BYTES_MAX);
+        let mut event = socket.poll_event(piece)?;
+        if reads_altered && matches!(event, SocketEvent::Data { .. }) {
             self.misuse.push(format!("host {host} reads on behind altered bytes"));
         }
         let socket = self.socket_mut(host, conn)?;
-        if let (Told::Acknowledged { through }, true) = (&mut told, is_hasty) {
+        if let (SocketEvent::Acknowledged { through }, true) = (&mut event, acknowledges_early) {
             *through = socket.sent;
         }
-        self.told += 1;
+        self.events_delivered += 1;
         self.note((host as u64) << 48 ^ u64::from(conn.slot) << 24 ^ u64::from(conn.generation) ^ self.now.0);
-        match &told {
-            Told::Data { end, bytes } => {
+        match &event {
+            SocketEvent::Data { end, bytes } => {
                 self.note(sum(*end, bytes));
-                self.tell_edge(host, conn);
+                self.advertise_window(host, conn);
             }
-            Told::Lost(reason) => {
+            SocketEvent::Lost(reason) => {
                 self.note(0x105 + *reason as u64);
                 self.hosts[host].slots[conn.slot as usize].socket = None;
             }
-            Told::Opened { .. } => self.note(1),
-            Told::Acknowledged { through } => self.note(*through),
-            Told::Room => self.note(2),
-            Told::Finished => self.note(3),
+            SocketEvent::Opened { .. } => self.note(1),
+            SocketEvent::Acknowledged { through } => self.note(*through),
+            SocketEvent::Room => self.note(2),
+            SocketEvent::Finished => self.note(3),
         }
-        Some(told)
+        Some(event)
     }
-
-    // Sockets.
 
     pub(crate) fn socket(&self, host: HostId, conn: Conn) -> Option<&Socket> {
         let slot = self.hosts[host].slots.get(conn.slot as usize)?;
@@ -204,14 +200,14 @@ impl Network {
             .collect()
     }
 
-    /// By the addresses of a host's connections: how much its TCP has received.
+    /// Bytes that a host's TCP has received, by local address of the connection.
     pub(crate) fn received_by(&self, host: HostId) -> BTreeMap<SocketAddr, u64> {
         let addresses = self.hosts[host].addresses.borrow();
         let open = self.connections(host).into_iter();
         open.filter_map(|conn| Some((*addresses.get(&conn)?, self.socket(host, conn)?.received))).collect()
     }
 
-    /// The other ends of the connections that a host has accepted and its program was told of.
+    /// Remote addresses of the connections that a host has accepted and its program knows of.
     pub(crate) fn remotes(&self, host: HostId) -> impl Iterator<Item = SocketAddr> + '_ {
         let sockets = self.hosts[host].slots.iter().filter_map(|slot| slot.socket.as_ref());
         sockets.filter(|socket| socket.listener.is_some() && !socket.opened_due).map(|socket| socket.remote)
@@ -240,7 +236,7 @@ impl Network {
         Some(self.hosts[host].off_until).filter(|until| *until > self.now)
     }
 
-    /// Takes a socket away without a word to anybody.
+    /// Removes a socket without a notice to its peer.
     pub(crate) fn remove(&mut self, host: HostId, conn: Conn) -> Option<Socket> {
         self.socket(host, conn)?;
         self.hosts[host].slots[conn.slot as usize].socket.take()
@@ -249,7 +245,7 @@ impl Network {
     pub(crate) fn mark_ready(&mut self, host: HostId, conn: Conn) {
         if let Some(socket) = self.socket_mut(host, conn)
             && !socket.ready
-            && socket.has_news()
+            && socket.has_event()
         {
             socket.ready = true;
             self.hosts[host].ready.push(conn);
@@ -267,8 +263,11 @@ impl Network {
         let conn = self.insert(host, Socket::new(target, None, self.weather.window_bytes))?;
         self.hosts[host].addresses.borrow_mut().insert(conn, source);
         let delay = self.delay();
-        let way = self.host_of(target.ip()).and_then(|to| self.silent_until(host, to));
-        self.at(way.unwrap_or(self.now) + delay, Happening::Syn { from: (host, conn), source, target });
+        let silent_until = self.host_of(target.ip()).and_then(|to| self.silent_until(host, to));
+        self.at(
+            silent_until.unwrap_or(self.now) + delay,
+            NetworkEvent::Syn { from: (host, conn), source, target },
+        );
         Some(conn)
     }
 
@@ -277,17 +276,17 @@ impl Network {
         Duration::from_nanos(self.rng.range(low, high))
     }
 
-    /// A reset for somebody who speaks to nobody. It is not repeated when it is lost.
+    /// Sends a reset from a host without a socket. A lost reset is not repeated.
     fn reset(&mut self, from: HostId, to: (HostId, Conn), reason: LostReason) {
         if self.silent_until(from, to.0).is_some() {
-            return self.forsake(to);
+            return self.time_out_peer(to);
         }
         let delay = self.delay();
         let segment = Segment::Lost(reason);
-        self.after(delay, Happening::Segment { at: to.0, conn: to.1, from: None, segment });
+        self.after(delay, NetworkEvent::Segment { at: to.0, conn: to.1, from: None, segment });
     }
 
-    /// Something leaves a socket for its peer, after all that left before.
+    /// Sends a segment to the socket's peer, behind all earlier ones.
     pub(crate) fn emit(&mut self, host: HostId, conn: Conn, segment: Segment) {
         let delay = self.delay();
         let Some((at, peer)) = self.socket(host, conn).filter(|socket| !socket.cut).and_then(|s| s.peer)
@@ -297,17 +296,17 @@ impl Network {
         let mut from = self.now;
         if let Some(until) = self.silent_until(host, at) {
             if matches!(segment, Segment::Lost(_)) {
-                return self.forsake((at, peer));
+                return self.time_out_peer((at, peer));
             }
             from = until;
         }
         let Some(socket) = self.socket_mut(host, conn) else { return };
         let arrival = (from + delay).max(socket.arrival);
         socket.arrival = arrival;
-        self.at(arrival, Happening::Segment { at, conn: peer, from: Some((host, conn)), segment });
+        self.at(arrival, NetworkEvent::Segment { at, conn: peer, from: Some((host, conn)), segment });
     }
 
-    /// Sends what the peer's window allows, in segments of any size.
+    /// Sends what the peer's window allows, in segments of random size.
     pub(crate) fn flush(&mut self, host: HostId, conn: Conn) {
         loop {
             let longest = self.rng.scale(1, self.weather.segment_bytes_max);
@@ -342,12 +341,12 @@ impl Network {
         self.mark_ready(host, conn);
     }
 
-    /// Tells the sender of a wider window once it is worth it.
-    pub(crate) fn tell_edge(&mut self, host: HostId, conn: Conn) {
+    /// Advertises a wider window when it has grown by a quarter.
+    pub(crate) fn advertise_window(&mut self, host: HostId, conn: Conn) {
         let window = self.weather.window_bytes;
         let Some(socket) = self.socket_mut(host, conn) else { return };
         let edge = socket.delivered + window;
-        if edge - socket.edge_told >= window / 4 {
+        if edge - socket.edge_advertised >= window / 4 {
             self.acknowledge(host, conn);
         }
     }
@@ -356,19 +355,17 @@ impl Network {
         let window = self.weather.window_bytes;
         let Some(socket) = self.socket_mut(host, conn) else { return };
         let edge = socket.delivered + window;
-        socket.edge_told = edge;
+        socket.edge_advertised = edge;
         let (received, fin) = (socket.received, socket.fin_received);
         self.emit(host, conn, Segment::Ack { received, edge, fin });
     }
 
-    // What arrives.
-
-    /// A connection attempt arrives at whoever has that address.
+    /// A connection attempt arrives at the host with the address `target`.
     pub(crate) fn arrive_syn(&mut self, from: (HostId, Conn), source: SocketAddr, target: SocketAddr) {
         let host = self.host_of(target.ip());
         if let Some(until) = host.and_then(|host| self.off_until(host)) {
             let delay = self.delay();
-            return self.at(until + delay, Happening::Syn { from, source, target });
+            return self.at(until + delay, NetworkEvent::Syn { from, source, target });
         }
         let open = host.and_then(|host| {
             let listeners = &self.hosts[host].listeners;
@@ -376,7 +373,7 @@ impl Network {
             let mut socket = Socket::new(source, Some(index as u16), self.weather.window_bytes);
             socket.peer = Some(from);
             socket.opened_due = true;
-            if self.grants_all {
+            if self.grants_everything {
                 socket.granted = 1 << 60;
             }
             Some((host, self.insert(host, socket)?))
@@ -388,7 +385,6 @@ impl Network {
         self.mark_ready(host, conn);
     }
 
-    /// A segment arrives.
     pub(crate) fn arrive(
         &mut self,
         host: HostId,
@@ -397,12 +393,12 @@ impl Network {
         segment: Segment,
     ) {
         if let Some(until) = self.off_until(host) {
-            // Sent again until somebody answers.
+            // Stands for retransmissions until the host is back.
             let delay = self.delay();
-            return self.at(until + delay, Happening::Segment { at: host, conn, from, segment });
+            return self.at(until + delay, NetworkEvent::Segment { at: host, conn, from, segment });
         }
         let Some(socket) = self.socket_mut(host, conn) else {
-            // Whoever speaks to a connection that is no more learns so.
+            // A segment for a closed connection is answered with a reset.
             if let (Segment::SynAck(_) | Segment::Bytes(_) | Segment::Fin, Some(sender)) = (segment, from) {
                 self.reset(host, sender, LostReason::Reset);
             }
@@ -451,7 +447,7 @@ impl Network {
     }
 }
 
-/// Of any change of any byte, with a high probability another number.
+/// A checksum that changes, with high probability, with any byte.
 fn sum(start: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let add = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);

@@ -1,8 +1,8 @@
-//! The stream oracle: stands outside the code under test and knows what every stream must carry.
+//! The stream oracle checks, outside the code under test, the bytes of every stream.
 //!
-//! Each virtual connection has a token, which is also the first eight bytes that its client sends. Every other
-//! byte, both ways, is a function of token and offset, so a byte that is lost, repeated, out of order or altered
-//! shows at once. What is delivered must be a prefix of what was sent; what ends in good order must be complete.
+//! Each virtual connection has a token, which is also the first eight bytes that its client sends. Every other byte,
+//! both ways, is a function of token and offset, so that a lost, repeated, reordered or altered byte is detected.
+//! What is delivered must be a prefix of what was sent; a stream that ends in good order must be complete.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,44 +12,44 @@ use std::rc::Rc;
 use crate::pattern::{TOKEN_BYTES, Token, first_wrong, reply_word, request_word};
 use crate::violations::Violations;
 
-/// What is kept of one virtual connection.
+/// The state of one virtual connection.
 #[derive(Clone, Debug)]
 pub struct Stream {
     /// The client's address, as the server must see it.
     pub client: SocketAddr,
-    /// Whether the client and the server's application both mean to end it in good order.
-    pub polite: bool,
+    /// Whether the client and the server's application both intend to end the stream in good order.
+    pub ends_in_order: bool,
     sent: u64,
     sent_all: bool,
-    got_by_server: u64,
+    received_by_server: u64,
     at_server: bool,
     replied: u64,
     replied_all: bool,
-    got_by_client: u64,
+    received_by_client: u64,
     client_done: bool,
     server_done: bool,
 }
 
-/// All streams and all that was wrong with them.
+/// All streams, and the violations found.
 #[derive(Debug, Default)]
 pub struct Oracle {
     streams: BTreeMap<Token, Stream>,
     violations: Violations<String>,
-    /// Clients that the server refused, perhaps before they have begun.
+    /// Clients that the server refused, perhaps before their streams began.
     refused: BTreeSet<SocketAddr>,
     /// Bytes delivered, both ways.
     pub delivered: u64,
-    /// How often what the server keeps of a reply stream was compared.
+    /// Checks of the bytes that the server keeps of reply streams.
     pub kept_looks: u64,
-    /// How often what was acknowledged to a client was compared.
+    /// Checks of the bytes that were acknowledged to clients.
     pub acknowledged_looks: u64,
     /// Clients that helpers closed because memory was short.
     pub closed_for_memory: u64,
-    /// Streams that ended in good order and complete at their client.
+    /// Streams that ended complete and in good order at their client.
     pub completed: u64,
     /// Streams that ended otherwise.
     pub broken: u64,
-    /// Whether anything may break a stream: without faults, none may.
+    /// The world has no faults: only its two ends may break a stream.
     pub calm: bool,
 }
 
@@ -57,22 +57,22 @@ pub struct Oracle {
 pub type Shared = Rc<RefCell<Oracle>>;
 
 impl Oracle {
-    /// Empty books. `calm`: nothing breaks a stream but its own ends.
+    /// An oracle without streams; for `calm` see [`Oracle::calm`].
     pub fn new(calm: bool) -> Oracle {
         Oracle { calm, ..Oracle::default() }
     }
 
-    /// Books a violation.
+    /// Records a violation.
     pub fn violation(&mut self, what: String) {
         self.violations.push(what);
     }
 
-    /// All violations so far.
+    /// The first violations found; later ones are dropped.
     pub fn violations(&self) -> &[String] {
         self.violations.as_slice()
     }
 
-    /// Streams that neither side has ended.
+    /// Streams that have not ended on both sides.
     pub fn open(&self) -> usize {
         self.streams
             .values()
@@ -80,12 +80,12 @@ impl Oracle {
             .count()
     }
 
-    /// Grows whenever a byte is delivered or a stream ends.
+    /// Grows with every delivered byte and every ended stream.
     pub fn progress(&self) -> u64 {
         self.delivered + self.completed + self.broken
     }
 
-    /// Streams there have been.
+    /// Streams begun so far.
     pub fn streams(&self) -> usize {
         self.streams.len()
     }
@@ -94,20 +94,18 @@ impl Oracle {
         self.streams.get_mut(&token)
     }
 
-    // The client's side.
-
     /// A client begins a stream.
-    pub fn begin(&mut self, token: Token, client: SocketAddr, polite: bool) {
+    pub fn begin(&mut self, token: Token, client: SocketAddr, ends_in_order: bool) {
         let stream = Stream {
             client,
-            polite: polite && !self.refused.contains(&client),
+            ends_in_order: ends_in_order && !self.refused.contains(&client),
             sent: 0,
             sent_all: false,
-            got_by_server: 0,
+            received_by_server: 0,
             at_server: false,
             replied: 0,
             replied_all: false,
-            got_by_client: 0,
+            received_by_client: 0,
             client_done: false,
             server_done: false,
         };
@@ -116,7 +114,7 @@ impl Oracle {
         }
     }
 
-    /// The client's transport took these many bytes.
+    /// The client's transport took this many bytes.
     pub fn sent(&mut self, token: Token, bytes: u64) {
         if let Some(stream) = self.stream(token) {
             stream.sent += bytes;
@@ -131,12 +129,12 @@ impl Oracle {
     }
 
     /// The client received bytes.
-    pub fn got_by_client(&mut self, token: Token, bytes: &[u8]) {
+    pub fn client_received(&mut self, token: Token, bytes: &[u8]) {
         self.delivered += bytes.len() as u64;
         let Some(stream) = self.stream(token) else { return };
-        let from = stream.got_by_client;
-        stream.got_by_client += bytes.len() as u64;
-        let (end, replied) = (stream.got_by_client, stream.replied);
+        let from = stream.received_by_client;
+        stream.received_by_client += bytes.len() as u64;
+        let (end, replied) = (stream.received_by_client, stream.replied);
         if let Some(offset) = first_wrong(reply_word, token, from, bytes) {
             self.violation(format!("reply stream {token:x}: wrong byte at {offset} of {from}..{end}"));
         } else if end > replied {
@@ -144,10 +142,10 @@ impl Oracle {
         }
     }
 
-    /// The client was told that no more replies follow: it must have them all.
+    /// The client saw the end of the replies: it must have received all of them.
     pub fn client_saw_end(&mut self, token: Token) {
         let Some(stream) = self.stream(token) else { return };
-        let (got, replied, all) = (stream.got_by_client, stream.replied, stream.replied_all);
+        let (got, replied, all) = (stream.received_by_client, stream.replied, stream.replied_all);
         if !all {
             self.violation(format!(
                 "reply stream {token:x}: ended in good order, the server had not ended it"
@@ -159,29 +157,30 @@ impl Oracle {
         }
     }
 
-    /// It is over for the client; `whole`: it saw the end of the replies and was not reset.
+    /// The stream is over for the client; `whole`: the client saw the end of the replies and was not reset.
     pub fn client_done(&mut self, token: Token, whole: bool) {
         let calm = self.calm;
         let Some(stream) = self.stream(token) else { return };
         if std::mem::replace(&mut stream.client_done, true) {
             return;
         }
-        let polite = stream.polite;
+        let ends_in_order = stream.ends_in_order;
         if whole {
             self.completed += 1;
         } else {
             self.broken += 1;
-            if calm && polite {
+            if calm && ends_in_order {
                 self.violation(format!("stream {token:x}: broken although nothing was wrong"));
             }
         }
     }
 
-    /// A helper closed this client because memory was short: something must have waited for it, or of it.
+    /// A helper closed this client because memory was short: bytes from it or for it must have been in flight.
     pub fn closed_for_memory(&mut self, client: SocketAddr) {
         self.closed_for_memory += 1;
         let held_nothing = |stream: &&Stream| {
-            let is_whole = stream.sent == stream.got_by_server && stream.replied == stream.got_by_client;
+            let is_whole =
+                stream.sent == stream.received_by_server && stream.replied == stream.received_by_client;
             stream.client == client && stream.at_server && !stream.client_done && is_whole
         };
         if let Some(stream) = self.streams.values().find(held_nothing) {
@@ -190,12 +189,10 @@ impl Oracle {
         }
     }
 
-    // The server's side.
-
-    /// The server's application has a token in hand: whose is it?
+    /// The server's application received a token from `client`. Returns whether this is its first connection.
     pub fn recognise(&mut self, token: Token, client: SocketAddr) -> bool {
         let Some(stream) = self.stream(token) else {
-            self.violation(format!("the server got a token {token:x} that nobody sent"));
+            self.violation(format!("the server received token {token:x}, which no client sent"));
             return false;
         };
         let (expected, twice) = (stream.client, std::mem::replace(&mut stream.at_server, true));
@@ -203,18 +200,20 @@ impl Oracle {
             self.violation(format!("stream {token:x} reached the server on two connections"));
         }
         if expected != client {
-            self.violation(format!("stream {token:x} of {expected} was shown to the server as {client}"));
+            self.violation(format!(
+                "stream {token:x} of {expected} reached the server with the address {client}"
+            ));
         }
         !twice
     }
 
-    /// The server's application received bytes (the token's included).
-    pub fn got_by_server(&mut self, token: Token, bytes: &[u8]) {
+    /// The server's application received bytes (the token included).
+    pub fn server_received(&mut self, token: Token, bytes: &[u8]) {
         self.delivered += bytes.len() as u64;
         let Some(stream) = self.stream(token) else { return };
-        let from = stream.got_by_server;
-        stream.got_by_server += bytes.len() as u64;
-        let (end, sent) = (stream.got_by_server, stream.sent);
+        let from = stream.received_by_server;
+        stream.received_by_server += bytes.len() as u64;
+        let (end, sent) = (stream.received_by_server, stream.sent);
         if let Some(offset) = first_wrong(request_word, token, from, bytes) {
             self.violation(format!("request stream {token:x}: wrong byte at {offset} of {from}..{end}"));
         } else if end > sent {
@@ -222,12 +221,12 @@ impl Oracle {
         }
     }
 
-    /// The client's TCP was told that so many bytes are safe: the server's application must have them. Fewer than a token
-    /// are nobody's yet, and where the server ends a stream early the rest goes nowhere.
+    /// The client's TCP saw `through` bytes acknowledged: the server's application must have received them. Not
+    /// checked below a token's length, where the stream is unknown, and where the server ends a stream early.
     pub fn acknowledged(&mut self, token: Token, through: u64) {
         self.acknowledged_looks += 1;
         let Some(stream) = self.stream(token) else { return };
-        let (got, is_over) = (stream.got_by_server, stream.server_done || !stream.polite);
+        let (got, is_over) = (stream.received_by_server, stream.server_done || !stream.ends_in_order);
         if through > got && through >= TOKEN_BYTES && !is_over {
             self.violation(format!(
                 "request stream {token:x}: {through} bytes are acknowledged to the client, the server has {got}"
@@ -235,10 +234,10 @@ impl Oracle {
         }
     }
 
-    /// The server was told that no more requests follow: it must have them all.
+    /// The server saw the end of the requests: it must have received all of them.
     pub fn server_saw_end(&mut self, token: Token) {
         let Some(stream) = self.stream(token) else { return };
-        let (got, sent, all) = (stream.got_by_server, stream.sent, stream.sent_all);
+        let (got, sent, all) = (stream.received_by_server, stream.sent, stream.sent_all);
         if !all {
             self.violation(format!(
                 "request stream {token:x}: ended in good order, the client had not ended it"
@@ -250,14 +249,14 @@ impl Oracle {
         }
     }
 
-    /// The server's application gave these many bytes to its link.
+    /// The server's application gave this many bytes to its link.
     pub fn replied(&mut self, token: Token, bytes: u64) {
         if let Some(stream) = self.stream(token) {
             stream.replied += bytes;
         }
     }
 
-    /// The server keeps these bytes, for the client's TCP has acknowledged up to there and no further.
+    /// The server keeps `bytes`, from the offset that the client's TCP has acknowledged: they must be all the rest.
     pub fn kept(&mut self, token: Token, acknowledged: u64, bytes: &[u8], bytes_max: usize) {
         self.kept_looks += 1;
         let Some(stream) = self.stream(token) else { return };
@@ -278,28 +277,28 @@ impl Oracle {
         }
     }
 
-    /// The server's application refuses whatever this client has begun or begins.
+    /// The server's application refuses all streams of this client, present and future.
     pub fn server_refuses(&mut self, client: SocketAddr) {
         self.refused.insert(client);
-        let theirs = self.streams.values_mut().filter(|stream| stream.client == client);
-        theirs.for_each(|stream| stream.polite = false);
+        let streams = self.streams.values_mut().filter(|stream| stream.client == client);
+        streams.for_each(|stream| stream.ends_in_order = false);
     }
 
-    /// The server's application means to end this stream early or not at all.
-    pub fn server_is_rude(&mut self, token: Token) {
+    /// The server's application intends to end this stream early or not at all.
+    pub fn server_ends_early(&mut self, token: Token) {
         if let Some(stream) = self.stream(token) {
-            stream.polite = false;
+            stream.ends_in_order = false;
         }
     }
 
-    /// It is over for the server's application.
+    /// The stream is over for the server's application.
     pub fn server_done(&mut self, token: Token) {
         if let Some(stream) = self.stream(token) {
             stream.server_done = true;
         }
     }
 
-    /// Everything must have ended: what has not is a violation.
+    /// Records each stream that has not ended as a violation, at most three.
     pub fn all_ended(&mut self) {
         let open: Vec<String> = self
             .streams
@@ -319,7 +318,7 @@ mod tests {
     use super::*;
     use crate::pattern::bytes_of;
 
-    fn begun() -> (Oracle, Token) {
+    fn oracle_with_stream() -> (Oracle, Token) {
         let (mut oracle, token) = (Oracle::default(), 0x1234);
         oracle.begin(token, "10.0.0.1:1".parse().unwrap(), true);
         oracle.sent(token, 100);
@@ -328,9 +327,9 @@ mod tests {
 
     #[test]
     fn what_is_acknowledged_must_be_with_the_server() {
-        let (mut oracle, token) = begun();
+        let (mut oracle, token) = oracle_with_stream();
         assert!(oracle.recognise(token, "10.0.0.1:1".parse().unwrap()));
-        oracle.got_by_server(token, &bytes_of(request_word, token, 0, 60));
+        oracle.server_received(token, &bytes_of(request_word, token, 0, 60));
         oracle.acknowledged(token, 60);
         assert!(oracle.violations().is_empty(), "{:?}", oracle.violations());
         oracle.acknowledged(token, 61);
@@ -339,22 +338,22 @@ mod tests {
 
     #[test]
     fn right_bytes_are_no_violation() {
-        let (mut oracle, token) = begun();
+        let (mut oracle, token) = oracle_with_stream();
         assert!(oracle.recognise(token, "10.0.0.1:1".parse().unwrap()));
-        oracle.got_by_server(token, &bytes_of(request_word, token, 0, 60));
-        oracle.got_by_server(token, &bytes_of(request_word, token, 60, 40));
+        oracle.server_received(token, &bytes_of(request_word, token, 0, 60));
+        oracle.server_received(token, &bytes_of(request_word, token, 60, 40));
         oracle.sent_all(token);
         oracle.server_saw_end(token);
         oracle.replied(token, 10);
         oracle.replied_all(token);
-        oracle.got_by_client(token, &bytes_of(reply_word, token, 0, 10));
+        oracle.client_received(token, &bytes_of(reply_word, token, 0, 10));
         oracle.client_saw_end(token);
         assert!(oracle.violations().is_empty(), "{:?}", oracle.violations());
     }
 
-    /// Each of: lost, repeated, out of order, altered, invented, cut short, another's.
+    /// The bytes are lost, repeated, reordered, altered, invented, cut short, or another stream's.
     #[test]
-    fn every_sort_of_damage_is_seen() {
+    fn every_kind_of_damage_is_detected() {
         let right = |from, length| bytes_of(request_word, 0x1234, from, length);
         let altered = right(0, 50).iter().map(|byte| byte ^ 1).collect();
         let damages: [Vec<Vec<u8>>; 6] = [
@@ -366,13 +365,13 @@ mod tests {
             vec![right(0, 99)],
         ];
         for (index, pieces) in damages.iter().enumerate() {
-            let (mut oracle, token) = begun();
-            pieces.iter().for_each(|piece| oracle.got_by_server(token, piece));
+            let (mut oracle, token) = oracle_with_stream();
+            pieces.iter().for_each(|piece| oracle.server_received(token, piece));
             oracle.sent_all(token);
             oracle.server_saw_end(token);
-            assert!(!oracle.violations().is_empty(), "damage {index} was not seen");
+            assert!(!oracle.violations().is_empty(), "damage {index} was not detected");
         }
-        let (mut oracle, token) = begun();
+        let (mut oracle, token) = oracle_with_stream();
         assert!(oracle.recognise(token, "10.0.0.1:1".parse().unwrap()));
         assert!(!oracle.recognise(token, "10.0.0.1:2".parse().unwrap()));
         assert!(!oracle.recognise(7, "10.0.0.1:1".parse().unwrap()));

@@ -1,20 +1,20 @@
-//! What the bytes of every stream are: a function of the stream's token and of where they are, so that a byte that is
-//! lost, repeated, out of order or altered shows at once.
+//! The bytes of every stream: a function of the stream's token and the offset, so that a lost, repeated, reordered or
+//! altered byte is detected.
 
 use crate::rng::mix;
 
-/// Names a stream in the books.
+/// Identifies a stream.
 pub type Token = u64;
 
-/// Bytes of a token at the beginning of a request stream.
+/// Length of the token at the beginning of a request stream.
 pub const TOKEN_BYTES: u64 = 8;
 
-/// Eight bytes of a request stream; the first eight are the token.
+/// Eight bytes of a request stream, at offset `8 * index`; the first eight are the token.
 pub fn request_word(token: Token, index: u64) -> u64 {
     if index == 0 { token } else { word(token, index) }
 }
 
-/// Eight bytes of a reply stream.
+/// Eight bytes of a reply stream, at offset `8 * index`.
 pub fn reply_word(token: Token, index: u64) -> u64 {
     word(!token, index)
 }
@@ -23,10 +23,10 @@ fn word(key: u64, index: u64) -> u64 {
     mix(key ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// Bytes of a stream from an offset on.
+/// `length` bytes of a stream from offset `from`.
 pub fn bytes_of(word: impl Fn(Token, u64) -> u64, token: Token, from: u64, length: u64) -> Vec<u8> {
     let (first, last) = (from / 8, (from + length).div_ceil(8));
-    let mut bytes = Vec::with_capacity(((last - first) * 8) as usize); // as long as what is sent at a time
+    let mut bytes = Vec::with_capacity(((last - first) * 8) as usize); // at most one send's length
     for index in first..last {
         bytes.extend_from_slice(&word(token, index).to_le_bytes());
     }
@@ -36,7 +36,7 @@ pub fn bytes_of(word: impl Fn(Token, u64) -> u64, token: Token, from: u64, lengt
     bytes
 }
 
-/// Where these bytes are not those of the stream from an offset on.
+/// Offset in the stream of the first of `bytes` that differs, if any; `bytes` begin at `from`.
 pub fn first_wrong(word: impl Fn(Token, u64) -> u64, token: Token, from: u64, bytes: &[u8]) -> Option<u64> {
     let right = bytes_of(word, token, from, bytes.len() as u64);
     if right == bytes {

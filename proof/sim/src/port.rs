@@ -1,4 +1,4 @@
-//! The simulated network as one host's application sees it: an implementation of [`Transport`].
+//! One host's view of the simulated network: an implementation of [`Transport`].
 
 use std::net::SocketAddr;
 
@@ -9,16 +9,16 @@ use crate::socket::{HostId, Segment};
 
 /// One host's side of the network.
 pub struct Port<'a> {
-    /// The whole network.
+    /// The network of all hosts.
     pub network: &'a mut Network,
-    /// Whose side.
+    /// The host whose view this is.
     pub host: HostId,
 }
 
 impl Port<'_> {
-    /// Not from the start, when nobody is idle yet.
-    fn pretends(&self) -> bool {
-        self.network.pretends_to_hold && self.network.now >= Time(20_000_000)
+    /// For canaries. Begins at 20 ms, when some connections are idle.
+    fn reports_full_memory(&self) -> bool {
+        self.network.reports_full_memory && self.network.now >= Time(20_000_000)
     }
 
     fn sending(&mut self, conn: Conn, bytes: usize) -> bool {
@@ -83,27 +83,27 @@ impl Transport for Port<'_> {
         }
         socket.out.extend(chunk.as_slice());
         chunk.clear();
-        let spent = &mut self.network.hosts[self.host].spent;
-        if spent.len() < 16 {
-            spent.push(chunk);
+        let chunks = &mut self.network.hosts[self.host].reusable_chunks;
+        if chunks.len() < 16 {
+            chunks.push(chunk);
         }
         self.network.hosts[self.host].dirty.push(conn);
         Ok(())
     }
 
     fn spent_chunk(&mut self) -> Option<Chunk> {
-        self.network.hosts[self.host].spent.pop()
+        self.network.hosts[self.host].reusable_chunks.pop()
     }
 
     fn queued(&self, conn: Conn) -> usize {
         let queued = self.network.socket(self.host, conn).map_or(0, |socket| socket.out.len());
-        if self.pretends() { queued.max(1) } else { queued }
+        if self.reports_full_memory() { queued.max(1) } else { queued }
     }
 
     fn held_by_all(&self) -> usize {
         let sockets = self.network.hosts[self.host].slots.iter().filter_map(|slot| slot.socket.as_ref());
         let held = sockets.map(|socket| socket.out.len()).sum();
-        if self.pretends() { 1 << 40 } else { held }
+        if self.reports_full_memory() { 1 << 40 } else { held }
     }
 
     fn grant(&mut self, conn: Conn, bytes: u32) {
@@ -113,7 +113,7 @@ impl Transport for Port<'_> {
         }
     }
 
-    /// Nothing is gated here.
+    /// The simulated network gates no acknowledgements.
     fn release(&mut self, _: Conn, _: u64) {}
 
     fn watch_acknowledged(&mut self, conn: Conn, on: bool) {

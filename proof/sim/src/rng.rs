@@ -1,9 +1,9 @@
-//! Seeded randomness with what worlds draw.
+//! Seeded random numbers, and the distributions that worlds draw from.
 
 use spillway_parts::Random;
 pub use spillway_parts::mix;
 
-/// A generator whose whole future is its seed.
+/// A generator that is determined by its seed.
 #[derive(Clone, Debug)]
 pub struct Rng(Random);
 
@@ -18,49 +18,49 @@ impl Rng {
         self.0.word()
     }
 
-    /// A generator of its own, so that two users do not disturb each other.
+    /// A new generator, seeded from this one: draws from one do not change the other's.
     pub fn fork(&mut self) -> Rng {
         Rng::new(self.word())
     }
 
-    /// Below `limit`, which is not 0.
+    /// Uniform from 0 to `limit` - 1. `limit` must not be 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0.below(limit)
     }
 
-    /// From 0 to 1, that excluded.
+    /// Uniform from 0 (included) to 1 (excluded).
     pub fn unit(&mut self) -> f64 {
         self.0.unit()
     }
 
-    /// From `low` to `high`, both included.
+    /// Uniform from `low` to `high`, both included.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// From `low` to `high`, each order of magnitude as likely as the others.
+    /// From `low` to `high`, with each power of two about equally likely.
     pub fn scale(&mut self, low: u64, high: u64) -> u64 {
         let (low_bits, high_bits) = (low.max(1).ilog2(), high.max(1).ilog2());
         let top = 1_u64 << self.range(u64::from(low_bits), u64::from(high_bits));
         self.range(top, top.saturating_mul(2) - 1).clamp(low, high)
     }
 
-    /// True `times` in `of`.
+    /// True with probability `times / of`.
     pub fn chance(&mut self, times: u64, of: u64) -> bool {
         self.below(of) < times
     }
 
-    /// One of these.
+    /// One of `choices`, which must not be empty.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// Puts them in a random order.
+    /// Puts `items` in a random order.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         self.0.shuffle(items);
     }
 
-    /// Fills a buffer.
+    /// Fills `bytes` with random values.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let word = self.word().to_le_bytes();

@@ -5,27 +5,25 @@ use std::net::SocketAddr;
 
 use spillway_transport::{Conn, LostReason, Time};
 
-/// Which host of the network.
+/// Index of a host in its network.
 pub type HostId = usize;
 
-/// What one end tells the other.
 #[derive(Clone, Debug)]
 pub enum Segment {
-    /// The connection is taken; this is the accepting end's name for it.
+    /// Accepts the connection; carries the accepting end's handle.
     SynAck(Conn),
-    /// Bytes, in order.
+    /// The next bytes of the stream.
     Bytes(Vec<u8>),
-    /// No more bytes.
+    /// The sender's last byte was sent.
     Fin,
-    /// What has arrived, and how far the sender may go.
+    /// Bytes received, and the right edge of the window as a stream offset.
     Ack { received: u64, edge: u64, fin: bool },
-    /// The connection is gone.
+    /// A reset, or another reason for which the connection has failed.
     Lost(LostReason),
 }
 
-/// What a socket has to tell its application.
 #[derive(Clone, Debug)]
-pub enum Told {
+pub enum SocketEvent {
     Opened { peer: SocketAddr, listener: Option<u16> },
     Data { end: u64, bytes: Vec<u8> },
     Acknowledged { through: u64 },
@@ -34,23 +32,21 @@ pub enum Told {
     Lost(LostReason),
 }
 
-/// One end.
 #[derive(Debug)]
 pub struct Socket {
     pub remote: SocketAddr,
     pub listener: Option<u16>,
-    /// The other end, once it is known.
+    /// Known after the handshake.
     pub peer: Option<(HostId, Conn)>,
-    /// Earliest arrival of what is sent next: segments of one direction stay in order.
+    /// Earliest arrival of the next segment: segments of one direction stay in order.
     pub arrival: Time,
-    /// Cut by a fault: nothing passes any more.
+    /// Cut by a fault: all segments but resets are lost.
     pub cut: bool,
     pub opened_due: bool,
     pub lost: Option<LostReason>,
-    /// In its host's list of connections with something to tell.
+    /// The socket is in its host's list of connections with events.
     pub ready: bool,
 
-    // Sending.
     pub out: VecDeque<u8>,
     pub sent: u64,
     pub acknowledged: u64,
@@ -61,18 +57,17 @@ pub struct Socket {
     pub wants_room: bool,
     pub room_due: bool,
     pub watched: bool,
-    pub acknowledged_told: u64,
+    pub acknowledged_reported: u64,
 
-    // Receiving.
     pub rx: VecDeque<u8>,
     pub received: u64,
-    /// From this byte on it is not what was sent.
+    /// Received bytes differ from the sent ones from this offset on.
     pub altered_at: Option<u64>,
     pub delivered: u64,
     pub granted: u64,
-    pub edge_told: u64,
+    pub edge_advertised: u64,
     pub fin_received: bool,
-    pub fin_told: bool,
+    pub fin_delivered: bool,
 }
 
 impl Socket {
@@ -96,31 +91,30 @@ impl Socket {
             wants_room: false,
             room_due: false,
             watched: false,
-            acknowledged_told: 0,
+            acknowledged_reported: 0,
             rx: VecDeque::new(),
             received: 0,
             altered_at: None,
             delivered: 0,
             granted: 0,
-            edge_told: window,
+            edge_advertised: window,
             fin_received: false,
-            fin_told: false,
+            fin_delivered: false,
         }
     }
 
-    /// Whether bytes may still be given to it.
     pub fn can_send(&self) -> bool {
         !self.finishing && self.lost.is_none() && self.peer.is_some()
     }
 
-    /// Whether `next_told` would say something.
-    pub fn has_news(&self) -> bool {
+    /// Whether `poll_event` would return an event.
+    pub fn has_event(&self) -> bool {
         self.opened_due
             || self.lost.is_some()
             || self.deliverable() > 0
             || self.end_is_due()
             || (self.room_due && self.can_send())
-            || (self.watched && self.acknowledged > self.acknowledged_told)
+            || (self.watched && self.acknowledged > self.acknowledged_reported)
             || self.is_over()
     }
 
@@ -129,43 +123,43 @@ impl Socket {
     }
 
     fn end_is_due(&self) -> bool {
-        self.fin_received && !self.fin_told && self.rx.is_empty()
+        self.fin_received && !self.fin_delivered && self.rx.is_empty()
     }
 
     fn is_over(&self) -> bool {
-        self.fin_told && self.fin_acknowledged
+        self.fin_delivered && self.fin_acknowledged
     }
 
-    /// The next event; at most `piece` bytes of data. After `Lost` the socket is to be freed.
-    pub fn next_told(&mut self, piece: u64) -> Option<Told> {
+    /// The next event, with at most `piece` bytes of data. Free the socket after `Lost`.
+    pub fn poll_event(&mut self, piece: u64) -> Option<SocketEvent> {
         if let Some(reason) = self.lost {
-            return Some(Told::Lost(reason));
+            return Some(SocketEvent::Lost(reason));
         }
         if self.opened_due {
             self.opened_due = false;
-            return Some(Told::Opened { peer: self.remote, listener: self.listener });
+            return Some(SocketEvent::Opened { peer: self.remote, listener: self.listener });
         }
-        let length = self.deliverable().min(piece) as usize; // at most `rx.len()`
+        let length = self.deliverable().min(piece) as usize;
         if length > 0 {
             let bytes = self.rx.drain(..length).collect();
             self.delivered += length as u64;
-            return Some(Told::Data { end: self.delivered, bytes });
+            return Some(SocketEvent::Data { end: self.delivered, bytes });
         }
         if self.end_is_due() {
-            self.fin_told = true;
-            return Some(Told::Finished);
+            self.fin_delivered = true;
+            return Some(SocketEvent::Finished);
         }
-        if self.watched && self.acknowledged > self.acknowledged_told {
-            self.acknowledged_told = self.acknowledged;
-            return Some(Told::Acknowledged { through: self.acknowledged });
+        if self.watched && self.acknowledged > self.acknowledged_reported {
+            self.acknowledged_reported = self.acknowledged;
+            return Some(SocketEvent::Acknowledged { through: self.acknowledged });
         }
         if self.room_due && self.can_send() {
             self.room_due = false;
-            return Some(Told::Room);
+            return Some(SocketEvent::Room);
         }
         if self.is_over() {
             self.lost = Some(LostReason::Closed);
-            return Some(Told::Lost(LostReason::Closed));
+            return Some(SocketEvent::Lost(LostReason::Closed));
         }
         None
     }

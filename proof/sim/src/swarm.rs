@@ -1,10 +1,10 @@
-//! Many seeds at once.
+//! Runs many seeds in parallel.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Runs these seeds on all cores. Each report is told when it is there, one at a time, in no order.
+/// Runs `one` for each seed on all cores; passes each report to `tell` when complete, in any order, one at a time.
 pub fn swarm<R>(seeds: Range<u64>, one: impl Fn(u64) -> R + Sync, tell: impl FnMut(R) + Send) {
     let (next, tell) = (AtomicU64::new(seeds.start), Mutex::new(tell));
     let worker = || {

@@ -1,21 +1,19 @@
-//! When hosts have their turns: what arrived, and timers, each by its host's clock.
+//! When hosts have turns: after arrivals and at timeouts, by each host's clock.
 
 use std::time::Duration;
 
 use spillway_transport::{Conn, Time};
 
-use crate::agenda::Happening;
+use crate::agenda::NetworkEvent;
 use crate::clock::Clock;
 use crate::network::Network;
 use crate::socket::HostId;
 
 impl Network {
-    /// From now on a host has any clock.
     pub(crate) fn draw_clock(&mut self, host: HostId) {
         self.hosts[host].clock = Clock::drawn(&mut self.rng);
     }
 
-    /// What a host's clock shows.
     pub(crate) fn time_at(&self, host: HostId) -> Time {
         self.hosts[host].clock.read(self.now)
     }
@@ -24,17 +22,17 @@ impl Network {
         if !self.hosts[host].turn_due {
             self.hosts[host].turn_due = true;
             let delay = self.rng.range(0, self.weather.turn_delay_ns);
-            self.after(Duration::from_nanos(delay), Happening::Turn(host));
+            self.after(Duration::from_nanos(delay), NetworkEvent::Turn(host));
         }
     }
 
-    /// A host that let turns and timers pass has its turn now.
+    /// Queues a turn for a host that skipped its turns and timers while it was stopped.
     pub(crate) fn wake_up(&mut self, host: HostId) {
         self.hosts[host].turn_due = false;
         self.turn_soon(host);
     }
 
-    /// Whether a turn that was announced is still wanted.
+    /// Whether a queued turn is still due; an earlier turn may have handled the arrivals.
     pub(crate) fn wants_turn(&self, host: HostId) -> bool {
         self.hosts[host].turn_due
     }
@@ -51,7 +49,7 @@ impl Network {
         ready
     }
 
-    /// `at`: by the host's clock.
+    /// Sets the host's timer to `at`, by the host's clock; `None` stops the timer.
     pub(crate) fn wake_at(&mut self, host: HostId, at: Option<Time>) {
         let now = self.now;
         let node = &mut self.hosts[host];
@@ -59,11 +57,11 @@ impl Network {
         let Some(at) = node.wake else { return };
         if node.armed.is_none_or(|armed| at < armed) {
             node.armed = Some(at);
-            self.at(at, Happening::Wake(host, at));
+            self.at(at, NetworkEvent::Wake(host, at));
         }
     }
 
-    /// A host's timer was set for this time. Whether it is due; it may have been set later since.
+    /// Whether the host's timer, queued for `at`, is due; a timer that was set to a later time since is queued again.
     pub(crate) fn is_due(&mut self, host: HostId, at: Time) -> bool {
         let node = &mut self.hosts[host];
         if node.armed != Some(at) {
@@ -73,7 +71,7 @@ impl Network {
         match node.wake {
             Some(wake) if wake > at => {
                 node.armed = Some(wake);
-                self.at(wake, Happening::Wake(host, wake));
+                self.at(wake, NetworkEvent::Wake(host, wake));
                 false
             }
             due => {

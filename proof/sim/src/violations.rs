@@ -1,9 +1,8 @@
-//! What was wrong in a run.
+//! The violations of a run.
 
-/// After the first few, what follows is mostly their consequence.
+/// Later violations are mostly consequences of the first few.
 const KEPT_MAX: usize = 20;
 
-/// Everything that must not have been, up to a bound.
 #[derive(Debug)]
 pub(crate) struct Violations<T>(Vec<T>);
 
@@ -14,14 +13,14 @@ impl<T> Default for Violations<T> {
 }
 
 impl<T> Violations<T> {
-    /// Notes one, if there is room.
+    /// Adds a violation; drops it if the list is full.
     pub fn push(&mut self, what: T) {
         if self.0.len() < KEPT_MAX {
             self.0.push(what);
         }
     }
 
-    /// In the order in which they were seen.
+    /// In the order of detection.
     pub fn as_slice(&self) -> &[T] {
         &self.0
     }

@@ -2,7 +2,7 @@
 
 use crate::rng::Rng;
 
-/// How the network behaves.
+/// Delays, sizes and bounds of the simulated network.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
     /// Bounds of a segment's travel time, nanoseconds.
@@ -11,21 +11,20 @@ pub struct Weather {
     pub segment_bytes_max: u64,
     /// Longest piece of data in one event, bytes.
     pub piece_bytes_max: u64,
-    /// Bytes that a host holds for an application that does not read, of one connection.
+    /// Receive buffer of one connection, bytes.
     pub window_bytes: u64,
-    /// Bytes that a connection takes before it has no room.
+    /// Send queue of one connection, bytes.
     pub queue_bytes_max: usize,
-    /// Connections of one host.
+    /// Maximum of connections of one host.
     pub connections_max: usize,
-    /// A host begins its turn at most this long after something arrived, nanoseconds: what arrives meanwhile
-    /// belongs to the same turn.
+    /// Maximum time between an arrival and the host's turn, nanoseconds; later arrivals in that time share the turn.
     pub turn_delay_ns: u64,
-    /// Of a thousand connects, how many find the host's tables full.
+    /// Connection attempts, of a thousand, that find the host's tables full.
     pub full_in_1000: u64,
 }
 
 impl Weather {
-    /// Of any kind. `calm`: nobody finds a host's tables full.
+    /// Draws the network's behaviour. `calm`: no attempt finds a host's tables full.
     pub(crate) fn drawn(rng: &mut Rng, calm: bool) -> Weather {
         let low = rng.scale(1_000, 200_000);
         let queue_most = rng.pick(&[2_000, 256 * 1024]);
@@ -41,7 +40,7 @@ impl Weather {
         }
     }
 
-    /// Everything quick and whole.
+    /// Short delays and long segments; no attempt finds a host's tables full.
     pub fn calm() -> Weather {
         Weather {
             delay_ns: (20_000, 100_000),

@@ -1,4 +1,4 @@
-//! Policies of batching, in the model: one that was chosen on some seeds is judged on others.
+//! Batch policies in the model: a policy chosen on some seeds is judged on others.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const MAX_BYTES: usize = 64 * 1024;
 const STEP: Duration = Duration::from_millis(1_500);
 const ADAPTIVE: PolicyKind = PolicyKind::Adaptive { max_delay: MAX_DELAY, max_bytes: MAX_BYTES };
 const DEADLINE: PolicyKind = PolicyKind::Deadline { max_delay: MAX_DELAY, max_bytes: MAX_BYTES };
-/// Told of an SLA of 1 ms.
+/// For an SLA of 1 ms.
 const FOLLOWING: PolicyKind =
     PolicyKind::Following { max_delay: Duration::from_micros(250), max_bytes: MAX_BYTES };
 const FIXED: PolicyKind = PolicyKind::Fixed { delay: MAX_DELAY, bytes: MAX_BYTES };
@@ -36,7 +36,7 @@ fn the_best_policy_of_some_seeds_is_better_than_adaptive_on_others() {
 }
 
 #[test]
-fn it_is_no_worse_where_the_server_has_time_to_spare() {
+fn the_best_policy_is_no_worse_on_an_idle_server() {
     let judged = contest(Setting::default(), Arrivals::Poisson).judge(DEADLINE, 101..=103);
     assert!(judged.is_no_worse() && judged.score() < 0.9, "{judged:?}");
     let bursts = Arrivals::Bursts(Duration::from_millis(5));

@@ -1,9 +1,9 @@
-//! The simulated transport keeps the contract of the boundary.
+//! The simulated transport fulfils the transport's contract.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use spillway_sim::agenda::Happening;
+use spillway_sim::agenda::NetworkEvent;
 use spillway_sim::driver;
 use spillway_sim::network::Network;
 use spillway_sim::weather::Weather;
@@ -34,13 +34,13 @@ impl Rig for SimRig {
     }
 
     fn step(&mut self) {
-        // Time goes on by a little where nothing is to be done.
+        // Time advances even without an event.
         let soon = self.network.now() + Duration::from_micros(50);
         if self.network.next_at().is_none_or(|at| at > soon) {
-            self.network.after(Duration::from_micros(50), Happening::World(0));
+            self.network.after(Duration::from_micros(50), NetworkEvent::World(0));
         }
         if let Some(what) = self.network.pop() {
-            driver::happen(&mut self.network, what, |network, host| {
+            driver::handle(&mut self.network, what, |network, host| {
                 driver::turn(network, host, &mut self.probes[host]);
             });
         }
@@ -60,7 +60,7 @@ impl Rig for SimRig {
 }
 
 #[test]
-fn keeps_every_promise_in_calm_weather() {
+fn fulfils_the_contract_in_calm_weather() {
     for (name, scenario) in SCENARIOS {
         println!("{name}");
         scenario(&mut SimRig::new(1, Weather::calm()));
@@ -68,7 +68,7 @@ fn keeps_every_promise_in_calm_weather() {
 }
 
 #[test]
-fn keeps_every_promise_in_small_pieces() {
+fn fulfils_the_contract_in_small_pieces() {
     let weather = Weather { segment_bytes_max: 2000, piece_bytes_max: 1500, ..Weather::calm() };
     for (name, scenario) in SCENARIOS {
         for seed in 0..3 {

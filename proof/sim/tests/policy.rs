@@ -1,4 +1,4 @@
-//! When to help, in the simulator, over many seeds; and planted faults, which must be found.
+//! Relief policies in the simulator, over many seeds; and planted faults, which must be detected.
 
 use spillway_sim::policy::books::Check;
 use spillway_sim::policy::canary::Canary;
@@ -7,10 +7,9 @@ use spillway_sim::swarm;
 
 /// Seeds of the swarm. `spillway-lab sim policy --swarm` runs more.
 const SEEDS: u64 = 12;
-/// Where a planted fault does not show at its seed any more, because policies were changed, it shows within so many.
+/// A planted fault that no longer shows at its own seed, after a change of policies, shows within this many seeds.
 const SEEDS_PER_CANARY: u64 = 40;
 
-/// The reports of these seeds.
 fn reports_of(seeds: u64, one: impl Fn(u64) -> Report + Sync) -> Vec<Report> {
     let mut reports = Vec::new();
     swarm(0..seeds, one, |report| reports.push(report));
@@ -18,7 +17,7 @@ fn reports_of(seeds: u64, one: impl Fn(u64) -> Report + Sync) -> Vec<Report> {
 }
 
 #[test]
-fn bursts_are_relieved_nobody_is_sent_to_and_fro_and_nothing_gets_worse() {
+fn bursts_are_relieved_without_oscillation_and_nothing_gets_worse() {
     let reports = reports_of(SEEDS, |seed| run(seed, None));
     for report in &reports {
         assert!(
@@ -29,12 +28,13 @@ fn bursts_are_relieved_nobody_is_sent_to_and_fro_and_nothing_gets_worse() {
     }
     let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
     let (late, without, moves) = (sum(|r| r.late), sum(|r| r.late_without), sum(|r| r.moves));
-    println!("{late} requests late, {without} without help, {moves} moves");
-    assert!(late * 4 < without * 3 && moves > 1000, "help is of use");
+    println!("{late} requests late, {without} without relief, {moves} moves");
+    assert!(late * 4 < without * 3 && moves > 1000, "relief reduces late requests");
 }
 
-/// Helpers are lost while impatient clients keep the server so busy that moves take longer than the order's timeout: such a
-/// move was taken for a refusal, and the connection sent back to that server as soon as it had arrived.
+/// Regression: after the loss of helpers, impatient clients kept the server so busy that moves took longer than the
+/// order's timeout. Such a move counted as refused, and the connection returned to the server as soon as it had
+/// arrived.
 #[test]
 fn moves_that_arrive_after_their_timeout_are_not_undone() {
     let report = run(540, None);
@@ -47,7 +47,7 @@ fn the_same_seed_gives_the_same_trace() {
     assert_ne!(run(1, None).trace_hash, run(2, None).trace_hash);
 }
 
-/// Runs seeds until the fault shows to its check. Which seed it was.
+/// Runs seeds until the fault shows to its check, and returns the seed.
 fn caught(canary: Canary) -> u64 {
     for seed in [canary.shows_at()].into_iter().chain(0..SEEDS_PER_CANARY) {
         let report = run(seed, Some(canary));

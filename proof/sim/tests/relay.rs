@@ -1,4 +1,4 @@
-//! Relay and server end in the simulator, over many seeds; and planted faults, which must be found.
+//! Relay and server link in the simulator, over many seeds; and planted faults, which must be detected.
 
 use spillway_sim::relay::canary::Canary;
 use spillway_sim::relay::run;
@@ -23,11 +23,11 @@ fn no_byte_is_lost_repeated_reordered_or_altered() {
         closed += report.closed_for_memory;
     }
     println!(
-        "{completed} streams completed, {broken} broken by {faults} faults; {looks} looks at what is kept"
+        "{completed} streams completed, {broken} broken by {faults} faults; {looks} checks of kept replies"
     );
-    assert!(altered > 20, "links are altered on their path: {altered}");
-    assert!(looks > 300, "what is kept is looked at");
-    assert!(closed > 3, "memory is short in some worlds: {closed}");
+    assert!(altered > 20, "too few segments were altered: {altered}");
+    assert!(looks > 300, "too few checks of kept replies: {looks}");
+    assert!(closed > 3, "too few clients were closed for memory: {closed}");
     assert!(completed > 300 && broken > 50 && faults > 20, "the storms are neither idle nor deadly");
 }
 
@@ -40,8 +40,8 @@ fn the_same_seed_gives_the_same_trace() {
 }
 
 #[test]
-fn a_client_that_holds_nothing_is_not_closed_for_memory_unseen() {
-    // Not in every world somebody is idle just then.
+fn the_close_of_an_idle_client_for_memory_is_detected() {
+    // Not every world has an idle client at the right time.
     let is_seen = |seed| {
         let violations = run(seed, STEPS, Some(Canary::CloseIdle)).violations;
         violations.iter().any(|what| what.contains("although it held nothing"))
@@ -49,7 +49,7 @@ fn a_client_that_holds_nothing_is_not_closed_for_memory_unseen() {
     assert!((0..32).any(is_seen));
 }
 
-/// What answers nobody reads take grows with what is sent.
+/// Unread answers need time to exceed their bound.
 fn steps_of(canary: Canary) -> u64 {
     if canary == Canary::ReadFlooders { 60_000 } else { STEPS }
 }
@@ -65,7 +65,7 @@ fn wrong_bytes_are_seen_where_links_have_no_records() {
 
 #[test]
 fn every_canary_is_caught() {
-    // Not every world has clients to whom it can happen.
+    // Not every world has clients that the fault can hit.
     let caught = |canary, seed| !run(seed, steps_of(canary), Some(canary)).violations.is_empty();
     for canary in Canary::ALL {
         let seed = (0..8).find(|seed| caught(canary, *seed));

@@ -1,4 +1,4 @@
-//! Sessions in the simulator, over many seeds; and planted faults, which must be found.
+//! Sessions in the simulator, over many seeds; and planted faults, which must be detected.
 
 use spillway_sim::session::canary::Canary;
 use spillway_sim::session::check::Check;
@@ -8,17 +8,16 @@ use spillway_sim::swarm;
 /// Seeds of the swarm, and steps of each storm. `spillway-lab sim session --swarm` runs more and longer ones.
 const SEEDS: u64 = 520;
 const STEPS: u64 = 5_000;
-/// Within so many seeds, with storms of so many steps, each planted fault shows. Most do with the first or second; of
-/// those that are seldom seen (`deliver-old`), every other seed finds one.
+/// Each planted fault shows within this many seeds, with storms of `STEPS_OF_CANARIES` steps. Most show with the
+/// first or second; the rarest (`deliver-old`) with every other seed.
 const SEEDS_PER_CANARY: u64 = 16;
 const STEPS_OF_CANARIES: u64 = 8_000;
 
-/// What answers nobody reads take grows with what is sent.
+/// Unread answers need time to exceed their bound.
 fn steps_of(canary: Canary) -> u64 {
     if canary == Canary::ReadFlooders { 60_000 } else { STEPS_OF_CANARIES }
 }
 
-/// The reports of these seeds.
 fn reports_of(seeds: u64, one: impl Fn(u64) -> Report + Sync) -> Vec<Report> {
     let mut reports = Vec::new();
     swarm(0..seeds, one, |report| reports.push(report));
@@ -43,7 +42,7 @@ fn no_byte_is_lost_repeated_reordered_or_altered_and_gone_is_true() {
          {taken} overtook their originals"
     );
     assert!(completed > 3000 && gone > 100 && moves > 3000 && faults > 500, "neither idle nor deadly");
-    assert!(refused > 500 && taken > 20, "copies are said");
+    assert!(refused > 500 && taken > 20, "messages are replayed");
 }
 
 #[test]
@@ -54,7 +53,7 @@ fn the_same_seed_gives_the_same_trace() {
     assert_ne!(run(3, STEPS, None).trace_hash, run(4, STEPS, None).trace_hash);
 }
 
-/// Runs seeds until the fault shows. Which seed it was.
+/// Runs seeds until the fault shows, and returns the seed.
 fn caught(canary: Canary) -> u64 {
     for seed in 0..SEEDS_PER_CANARY {
         let report = run(seed, steps_of(canary), Some(canary));
@@ -62,7 +61,7 @@ fn caught(canary: Canary) -> u64 {
             if first.check == canary.seen_by() {
                 return seed;
             }
-            // A piece that is missing can be noticed first by the offset of the client's *finish*, for example.
+            // A missing piece, for example, may first break the offset in the client's *finish*.
             assert!(!canary.is_seen_by_one(), "{canary:?}, seed {seed}: {first}");
         }
     }
@@ -83,6 +82,6 @@ fn every_check_is_needed() {
         let canary = Canary::ALL.into_iter().find(needs_it).expect("a canary for each check");
         let seed = caught(canary);
         let report = run_blindly(seed, STEPS_OF_CANARIES, Some(canary), Some(check));
-        assert!(report.violations.is_empty(), "{canary:?} is seen without {check:?}: {report:#?}");
+        assert!(report.violations.is_empty(), "{canary:?} is detected without {check:?}: {report:#?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The user-level stack in the simulator, over many seeds; and planted faults, which must be found.
+//! The user-level stack in the simulator, over many seeds; and planted faults, which must be detected.
 
 use spillway_sim::swarm;
 use spillway_sim::tcp::canary::Canary;
@@ -7,11 +7,11 @@ use spillway_sim::tcp::{Report, run};
 /// Seeds of the swarm, and frames of each storm. `spillway-lab sim tcp --swarm` runs more.
 const SEEDS: u64 = 90;
 const PACKETS: u64 = 10_000;
-/// A planted fault shows within so many seeds.
+/// Each planted fault shows within this many seeds.
 const SEEDS_PER_CANARY: u64 = 40;
 
 #[test]
-fn every_byte_arrives_every_connection_ends_and_nobody_says_what_is_not_so() {
+fn every_byte_arrives_every_connection_ends_and_every_segment_is_valid() {
     let mut reports: Vec<Report> = Vec::new();
     swarm(0..SEEDS, |seed| run(seed, PACKETS, None), |report| reports.push(report));
     for report in &reports {
@@ -27,11 +27,11 @@ fn every_byte_arrives_every_connection_ends_and_nobody_says_what_is_not_so() {
     let (damaged, timeouts, faults) = (sum(|r| r.damaged), sum(|r| r.timeouts), sum(|r| r.faults));
     let (moves, rogue_frames) = (sum(|r| r.moves), sum(|r| r.rogue_frames));
     println!(
-        "{packets} frames, {delivered} bytes, {completed} connections whole, {damaged} frames damaged, {timeouts} timeouts, \
-         {moves} moves, {rogue_frames} frames of those who keep no rules"
+        "{packets} frames, {delivered} bytes, {completed} connections whole, {damaged} frames damaged, \
+         {timeouts} timeouts, {moves} moves, {rogue_frames} frames of rogue hosts"
     );
-    assert!(packets >= 2_000_000 && damaged > 1_000 && timeouts > 1_000 && faults > 1_000, "much happened");
-    assert!(moves > 100_000 && rogue_frames > 100_000, "connections moved, and not everybody behaved");
+    assert!(packets >= 2_000_000 && damaged > 1_000 && timeouts > 1_000 && faults > 1_000, "too few events");
+    assert!(moves > 100_000 && rogue_frames > 100_000, "too few moves or rogue frames");
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn every_canary_is_caught_by_its_check() {
     for canary in Canary::ALL {
         let is_caught = |seed: &u64| {
             let report = run(*seed, 5_000, Some(canary));
-            report.violations.iter().any(|what| what.contains(canary.is_told_as()))
+            report.violations.iter().any(|what| what.contains(canary.violation_text()))
         };
         let seed = (0..SEEDS_PER_CANARY).find(is_caught);
         println!("{canary:?} was caught with seed {seed:?}");
@@ -55,9 +55,9 @@ fn every_canary_is_caught_by_its_check() {
     }
 }
 
-/// A replay with `--frames` prints every drop; the report alone tells the last ones.
+/// With `--frames` a replay prints every drop; the report has only the last ones.
 #[test]
-fn a_seed_that_fails_tells_what_was_dropped_last() {
+fn a_failed_report_has_the_last_drops() {
     let sound = run(1, 1_000, None);
     assert_eq!((sound.violations.len(), sound.dropped.len()), (0, 0));
     let mut reports = (0..20).map(|seed| run(seed, 5_000, Some(Canary::FlipByte)));

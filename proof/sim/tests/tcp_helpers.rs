@@ -1,4 +1,4 @@
-//! Whole helper scenes on the user-level stack: helpers die, and nothing that was acknowledged to a client is lost.
+//! Helper scenes on the user-level stack: helpers die, and nothing that was acknowledged to a client is lost.
 
 use spillway_sim::swarm;
 use spillway_sim::tcp::{Report, scene};
@@ -23,7 +23,7 @@ fn what_a_dead_helper_has_acknowledged_is_with_the_server() {
     println!(
         "{acknowledgements} acknowledgements, {deaths} deaths, {completed} streams whole, {broken} broken"
     );
-    assert!(acknowledgements > 10_000 && deaths > 500 && completed > 2_000 && broken > 500, "much happened");
+    assert!(acknowledgements > 10_000 && deaths > 500 && completed > 2_000 && broken > 500, "too few events");
 }
 
 #[test]
@@ -39,5 +39,5 @@ fn a_helper_without_gates_is_caught() {
     };
     let seed = (0..10).find(is_caught);
     println!("caught with seed {seed:?}");
-    assert!(seed.is_some(), "helpers that acknowledge by themselves were not caught");
+    assert!(seed.is_some(), "helpers without gates were not caught");
 }

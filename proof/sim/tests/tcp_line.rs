@@ -1,5 +1,5 @@
-//! Throughput and latency of the user-level stack over a line, in virtual time: compared with a table that was looked at.
-//! `UPDATE_SNAPSHOTS=1` writes it anew.
+//! Throughput and latency of the user-level stack over a line, in virtual time, compared with a reviewed table.
+//! `UPDATE_SNAPSHOTS=1` writes the table anew.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -39,12 +39,12 @@ fn lines() -> Vec<Line> {
 }
 
 const HEAD_IN_TURNS: &str = "\
-# One bulk stream over 10 Gbit/s to a receiver that runs every so often, and takes all frames that have arrived in one turn;
+# One bulk stream over 10 Gbit/s to a receiver that takes turns at intervals, each for all frames that have arrived;
 # 2 s after 0.5 s, mean of 4 seeds; settings as above.
 # algorithm  one way/us  turn/us  loss/%  goodput/MB/s  sent again/1000  timeouts
 ";
 
-/// Loss, one way, turn of the receiver, and the goodput that is expected at least.
+/// Lost frames of a million, one-way delay in µs, the receiver's turn in µs, and the minimum goodput in MB/s.
 const IN_TURNS: [(u64, u64, u64, f64); 5] = [
     (10_000, 50, 50, 92.0),
     (1_000, 50, 50, 0.0),
@@ -66,7 +66,7 @@ fn lines_in_turns() -> Vec<Line> {
     lines.into()
 }
 
-/// Mean goodput in megabytes a second, and the row.
+/// Mean goodput in megabytes per second, and the row.
 fn row_in_turns(line: Line) -> (f64, String) {
     let (warm_up, end) = (Duration::from_millis(500), Duration::from_millis(2_500));
     let all: Vec<Figures> = (0..SEEDS_IN_TURNS).map(|seed| measure_bulk(line, seed, warm_up, end)).collect();
@@ -108,7 +108,7 @@ fn row(line: Line, figures: Figures) -> String {
 }
 
 #[test]
-fn throughput_and_latency_are_what_they_were() {
+fn throughput_and_latency_equal_the_table() {
     let lines = lines();
     let rows = Mutex::new(vec![String::new(); lines.len()]);
     let one = |index: u64| (index as usize, measure(lines[index as usize], 7));
@@ -130,5 +130,8 @@ fn throughput_and_latency_are_what_they_were() {
     }
     let known = std::fs::read_to_string(&path).unwrap_or_default();
     let differs = known.lines().zip(table.lines()).find(|(known, new)| known != new);
-    assert_eq!(known, table, "UPDATE_SNAPSHOTS=1 writes it anew; the first line that differs: {differs:#?}");
+    assert_eq!(
+        known, table,
+        "UPDATE_SNAPSHOTS=1 writes the table anew; the first line that differs: {differs:#?}"
+    );
 }

@@ -1,21 +1,22 @@
-//! Which policy is the best, by p99 and by the server's CPU time together.
+//! The best policy by p99 and the server's CPU time together.
 
 use spillway_batch::PolicyKind;
 
 use super::load::Course;
 use super::world::{Figures, Setting, play};
 
-/// How a policy compares with the one that it is to be better than: geometric means over the steps of a course.
+/// A policy compared with a reference policy: geometric means over the steps of a course, each as policy / reference;
+/// lower is better.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judged {
-    /// Of p99.
+    /// Ratio of p99 latencies.
     pub p99: f64,
-    /// Of the server's CPU time for each request.
+    /// Ratio of the server's CPU times per request.
     pub server_cpu: f64,
 }
 
 impl Judged {
-    /// Several runs as one: geometric means again.
+    /// The geometric means of several runs.
     pub fn mean(runs: &[Judged]) -> Judged {
         Judged {
             p99: geometric_mean(runs.iter().map(|run| run.p99)),
@@ -23,18 +24,18 @@ impl Judged {
         }
     }
 
-    /// Better in neither is worse than equal: lower is better, and both count the same.
+    /// The product of both ratios.
     pub fn score(&self) -> f64 {
         self.p99 * self.server_cpu
     }
 
-    /// Worse in nothing.
+    /// Whether neither figure is worse than the reference's.
     pub fn is_no_worse(&self) -> bool {
         self.p99 <= 1.0 && self.server_cpu <= 1.0
     }
 }
 
-/// One run by the same run under another policy, step by step.
+/// Compares a run with one of the same course under another policy, step by step.
 pub fn ratios(ours: &[Figures], theirs: &[Figures]) -> Judged {
     let mean = |of: fn(&Figures) -> f64| {
         geometric_mean(ours.iter().zip(theirs).map(|(ours, theirs)| of(ours) / of(theirs)))
@@ -47,19 +48,19 @@ fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
     (sum / f64::from(count.max(1))).exp()
 }
 
-/// Policies that compete on one course.
+/// Candidate policies on one course.
 #[derive(Clone, Debug)]
 pub struct Contest {
-    /// The load.
+    /// The load on the server.
     pub course: Course,
-    /// The server.
+    /// Costs and quota of the server.
     pub setting: Setting,
-    /// The policy to beat.
+    /// The policy to which candidates are compared.
     pub reference: PolicyKind,
 }
 
 impl Contest {
-    /// A policy against the reference, over all these seeds.
+    /// Compares a policy with the reference, over all `seeds`.
     pub fn judge(&self, policy: PolicyKind, seeds: impl IntoIterator<Item = u64>) -> Judged {
         let run = |seed| {
             let ours = play(&self.course, policy, &self.setting, seed);
@@ -68,7 +69,7 @@ impl Contest {
         Judged::mean(&seeds.into_iter().map(run).collect::<Vec<_>>())
     }
 
-    /// The candidate with the lowest score over these seeds, of those that are worse in nothing if there are any.
+    /// The candidate with the lowest score over `seeds`; one that is worse in a figure only if all are.
     pub fn choose(
         &self,
         candidates: &[PolicyKind],
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_count_the_same_whatever_their_size() {
+    fn all_steps_have_the_same_weight() {
         let step = |p99_us, server_us| Figures { p99_us, server_us, ..Figures::default() };
         let judged = ratios(&[step(50.0, 8.0), step(2_000.0, 4.0)], &[step(100.0, 8.0), step(1_000.0, 8.0)]);
         assert!((judged.p99 - 1.0).abs() < 1e-9 && (judged.server_cpu - 0.5_f64.sqrt()).abs() < 1e-9);

@@ -1,4 +1,4 @@
-//! Who asks when.
+//! When clients send requests.
 
 use std::time::Duration;
 
@@ -6,53 +6,53 @@ use spillway_transport::Time;
 
 use crate::rng::Rng;
 
-/// A load that goes up and down, in requests a second.
+/// A load that rises and falls, in requests per second.
 pub const RATES_PER_S: [f64; 7] = [1_000.0, 4_000.0, 8_000.0, 12_000.0, 8_000.0, 4_000.0, 1_000.0];
 
-/// A rate for a while.
+/// A constant rate for a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
-    /// Requests a second, of all clients together.
+    /// Requests per second, of all clients together.
     pub per_s: f64,
-    /// For how long.
+    /// Duration of the step.
     pub length: Duration,
 }
 
-/// How requests follow each other.
+/// Distribution of the times between requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
-    /// Independently.
+    /// Independent.
     Poisson,
     /// At equal distances.
     Even,
-    /// Independently within bursts of this length, with pauses of nine times this length between them.
+    /// Independent within bursts of this length, with pauses of nine times this length.
     Bursts(Duration),
-    /// Each client asks again once it was answered, and has thought for a time that is this long on average. The rate of
-    /// steps plays no part.
+    /// Closed loop: each client sends its next request after the reply and a think time with this mean. The rates of
+    /// steps are not used.
     Closed(Duration),
 }
 
 /// The load of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Course {
-    /// What it is called.
+    /// Name in tables.
     pub name: &'static str,
-    /// One after the other.
+    /// Steps in order.
     pub steps: Vec<Step>,
-    /// How requests follow each other.
+    /// Distribution of the times between requests.
     pub arrivals: Arrivals,
-    /// Whoever asks next is any of so many.
+    /// Number of clients; each request of an open loop comes from a random one.
     pub clients: u32,
 }
 
 impl Course {
-    /// Up and down in steps, as in the paper's Figure 12.
+    /// Rises and falls in steps, as in the paper's Figure 12.
     pub fn up_and_down(rates: &[f64], length: Duration) -> Course {
         let steps = rates.iter().map(|&per_s| Step { per_s, length }).collect();
         Course { name: "up and down", steps, arrivals: Arrivals::Poisson, clients: 660 }
     }
 
-    /// The step at a time; none after the last.
+    /// The step at a time; `None` after the last.
     pub fn step_at(&self, at: Time) -> Option<usize> {
         let mut end = Time::ZERO;
         self.steps.iter().position(|step| {
@@ -61,12 +61,12 @@ impl Course {
         })
     }
 
-    /// When it is over.
+    /// End of the last step.
     pub fn end(&self) -> Time {
         self.steps.iter().fold(Time::ZERO, |end, step| end + step.length)
     }
 
-    /// Every request of an open loop with who asks; of a closed one, each client's first.
+    /// Every request of an open loop, with its client; of a closed loop, each client's first request.
     pub fn requests(&self, rng: &mut Rng) -> Vec<(Time, u32)> {
         if let Arrivals::Closed(think) = self.arrivals {
             return (0..self.clients).map(|client| (Time::ZERO + spread(rng, think), client)).collect();
@@ -94,7 +94,7 @@ impl Course {
             Arrivals::Bursts(length) => {
                 let cycle = length.as_nanos() as u64 * 10; // some seconds at most
                 let next = at + spread(rng, distance / 10);
-                // What would come in a pause comes in the next burst.
+                // A request that is due in a pause comes in the next burst.
                 if next.as_nanos() % cycle < cycle / 10 {
                     next
                 } else {
@@ -106,7 +106,7 @@ impl Course {
     }
 }
 
-/// Exponentially distributed with this mean.
+/// An exponentially distributed time.
 pub(crate) fn spread(rng: &mut Rng, mean: Duration) -> Duration {
     let uniform = ((rng.word() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64; // in (0, 1]
     mean.mul_f64(-uniform.ln())

@@ -1,12 +1,13 @@
-//! Policies of batching compared offline: traces of arrivals, the shipped ends of a link, a server that costs.
+//! Batch policies compared offline: generated arrivals, the shipped ends of a link, and a server model with CPU
+//! costs.
 //!
-//! - [`load`]: who asks when
-//! - [`server`]: what batches and messages cost a server, and when it has done with them
-//! - [`world`]: a helper's link between the two, in virtual time
-//! - [`judge`]: which policy is the best, and by how much
+//! - [`load`]: when clients send requests
+//! - [`server`]: CPU cost of batches and messages
+//! - [`world`]: a helper's link between clients and server, in virtual time
+//! - [`judge`]: comparison of policies
 //!
-//! This is a model to choose policies by, not a measurement: costs are those of `docs/measurements.md`, and everything
-//! else takes the same time for everybody.
+//! This is a model to choose policies by, not a measurement: costs are those of `docs/measurements.md`, and all other
+//! delays are the same for all policies.
 
 pub mod judge;
 pub mod load;

@@ -1,20 +1,20 @@
-//! What batches and messages cost a server, and when it has done with them.
+//! CPU cost of batches and messages at a server.
 
 use std::time::Duration;
 
 use spillway_transport::Time;
 
-/// A server's CPU time. The defaults add up to what `docs/measurements.md` says of `burst`: 17 µs for a batch that finds
-/// the server asleep, 2.5 µs for each message in it.
+/// A server's CPU time. The defaults add up to the costs of `burst` in `docs/measurements.md`: 17 µs for a batch that
+/// wakes the server, 2.5 µs for each message in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// Waking up.
+    /// To wake up.
     pub wake: Duration,
-    /// Receiving a batch.
+    /// To receive a batch.
     pub batch: Duration,
-    /// Sending replies, once for all that was there.
+    /// To send all replies of a turn.
     pub send: Duration,
-    /// Each message.
+    /// For each message.
     pub message: Duration,
 }
 
@@ -26,7 +26,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Those of a machine that takes as many times as long for everything.
+    /// The costs on a machine that is slower by `factor`.
     pub fn times(self, factor: f64) -> Costs {
         let Costs { wake, batch, send, message } = self;
         let [wake, batch, send, message] = [wake, batch, send, message].map(|cost| cost.mul_f64(factor));
@@ -34,12 +34,12 @@ impl Costs {
     }
 }
 
-/// What a host may use.
+/// CPU time that a host may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// In each period.
+    /// CPU time in each period.
     pub time: Duration,
-    /// How long a period is.
+    /// Length of a period.
     pub period: Duration,
 }
 
@@ -49,17 +49,17 @@ pub struct Core {
     quota: Option<Quota>,
     period_end: Time,
     left: Duration,
-    /// Used so far.
+    /// CPU time used so far.
     pub used: Duration,
 }
 
 impl Core {
-    /// One that has done nothing yet.
+    /// A core without load.
     pub fn new(quota: Option<Quota>) -> Core {
         Core { quota, period_end: Time::ZERO, left: Duration::ZERO, used: Duration::ZERO }
     }
 
-    /// When work that begins now is done.
+    /// Charges `cost` for work that begins at `now`; returns when the work is done.
     pub fn work(&mut self, now: Time, mut cost: Duration) -> Time {
         self.used += cost;
         let Some(quota) = self.quota else { return now + cost };
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spent_quota_waits_for_the_next_period() {
+    fn work_waits_for_the_next_period_after_the_quota() {
         let ms = Duration::from_millis;
         let mut core = Core::new(Some(Quota { time: ms(1), period: ms(10) }));
         assert_eq!(core.work(Time(2_000_000), ms(1)), Time(3_000_000));

@@ -19,42 +19,42 @@ use crate::rng::Rng;
 
 /// `get` and a key of 32 bytes.
 const REQUEST: [u8; 38] = [b'x'; 38];
-/// Its value of 64 bytes, with what memcached says around it.
+/// A value of 64 bytes, with memcached's header and trailer.
 const REPLY: [u8; 122] = [b'x'; 122];
-/// One way between helper and server.
+/// One-way delay between helper and server.
 const WIRE: Duration = Duration::from_micros(25);
-/// Timers fire late by up to this.
+/// Maximum lateness of a timer.
 const TIMER_LATE_NS: u64 = 30_000;
-/// What the rest of a request's way takes: always, and on average on top.
+/// Delay of a request outside the link: a constant, and the mean of a random addition.
 const ELSEWHERE: (Duration, Duration) = (Duration::from_micros(100), Duration::from_micros(50));
 
-/// What a run stands on.
+/// The server's properties in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
-    /// The server's.
+    /// CPU costs of the server.
     pub costs: Costs,
-    /// The server's host's; none: a core for itself.
+    /// Quota of the server's host; `None` for a core of its own.
     pub quota: Option<Quota>,
 }
 
-/// What one step of a course came to.
+/// The figures of one step of a course.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Requests a second that were answered.
+    /// Replies per second.
     pub per_s: f64,
-    /// Of requests that were asked in this step.
+    /// Latency of the requests that were sent in this step, microseconds.
     pub p50_us: f64,
-    /// The same.
+    /// Latency of the requests that were sent in this step, microseconds.
     pub p99_us: f64,
-    /// The server's CPU time for each request.
+    /// The server's CPU time per request, microseconds.
     pub server_us: f64,
-    /// Batches to the server.
+    /// Mean, for batches to the server.
     pub messages_per_batch: f64,
-    /// From one batch to the next, on average.
+    /// Mean time between batches, microseconds.
     pub interval_us: f64,
 }
 
-enum Happening {
+enum WorldEvent {
     Request(u32),
     HelperTimer(Time),
     BatchAtServer(Vec<u8>),
@@ -82,12 +82,12 @@ struct World<'a> {
     costs: Costs,
     now: Time,
     rng: Rng,
-    agenda: Agenda<Happening>,
+    agenda: Agenda<WorldEvent>,
     opener: OpenerLink,
     server: ServerLink,
-    /// By client.
+    /// Virtual connection of each client.
     ids: Vec<Id>,
-    /// By id: requests that are not answered.
+    /// Unanswered requests, by id.
     asked: Vec<VecDeque<Asked>>,
     timer: Option<Time>,
     core: Core,
@@ -97,21 +97,22 @@ struct World<'a> {
     tally: Vec<Tally>,
 }
 
-/// Plays a course by a policy, from a seed. Everything that was asked is answered when this returns.
+/// Plays a course under a policy, from a seed, until every request is answered.
 ///
 /// # Panics
-/// An end of the link objects to the other, or asks for a time that has passed.
+///
+/// If an end of the link fails, or sets a timeout in the past.
 pub fn play(course: &Course, policy: PolicyKind, setting: &Setting, seed: u64) -> Vec<Figures> {
     let mut world = World::new(course, policy, setting, seed);
     while let Some((at, what)) = world.agenda.take() {
         world.now = at;
-        world.happen(what);
+        world.handle(what);
     }
-    assert!(world.asked.iter().all(VecDeque::is_empty), "what was asked is answered");
+    assert!(world.asked.iter().all(VecDeque::is_empty), "a request has no reply");
     world.tally.iter_mut().zip(&course.steps).map(|(tally, step)| tally.figures(step.length)).collect()
 }
 
-/// Batches are not encrypted here: what they cost is what the costs say.
+/// Batches are not encrypted here: the model's costs replace the cost of encryption.
 fn fresh(first: u8) -> Fresh {
     Fresh::from_random([first; Fresh::BYTES])
 }
@@ -150,12 +151,12 @@ impl<'a> World<'a> {
         };
         world.connect();
         for (at, client) in requests {
-            world.agenda.add(at, Happening::Request(client));
+            world.agenda.add(at, WorldEvent::Request(client));
         }
         world
     }
 
-    /// Brings the link up and opens everybody's connection, in no time.
+    /// Establishes the link and opens a virtual connection for each client, in no time.
     fn connect(&mut self) {
         let mut opened = false;
         loop {
@@ -177,22 +178,22 @@ impl<'a> World<'a> {
         self.asked = vec![VecDeque::new(); self.ids.len() + 1];
     }
 
-    fn happen(&mut self, what: Happening) {
+    fn handle(&mut self, what: WorldEvent) {
         match what {
-            Happening::Request(client) => {
+            WorldEvent::Request(client) => {
                 let Some(step) = self.course.step_at(self.now) else { return };
                 let id = self.ids[client as usize];
                 self.asked[id.0 as usize].push_back(Asked { at: self.now, step, client });
                 assert_eq!(self.opener.compose(id, &REQUEST), REQUEST.len(), "within credit");
                 self.helper_turn();
             }
-            Happening::HelperTimer(at) => {
+            WorldEvent::HelperTimer(at) => {
                 if self.timer == Some(at) {
                     self.timer = None;
                     self.helper_turn();
                 }
             }
-            Happening::BatchAtServer(bytes) => {
+            WorldEvent::BatchAtServer(bytes) => {
                 self.inbox.extend(bytes);
                 self.batches_in += 1;
                 if !self.busy {
@@ -200,9 +201,10 @@ impl<'a> World<'a> {
                     self.serve(self.costs.wake);
                 }
             }
-            Happening::ServerDone => {
+            WorldEvent::ServerDone => {
                 if let Some(replies) = self.server.flush(self.now) {
-                    self.agenda.add(self.now + WIRE, Happening::RepliesAtHelper(replies.as_slice().to_vec()));
+                    self.agenda
+                        .add(self.now + WIRE, WorldEvent::RepliesAtHelper(replies.as_slice().to_vec()));
                     self.server.recycle(replies);
                 }
                 self.busy = !self.inbox.is_empty();
@@ -210,7 +212,7 @@ impl<'a> World<'a> {
                     self.serve(Duration::ZERO);
                 }
             }
-            Happening::RepliesAtHelper(bytes) => {
+            WorldEvent::RepliesAtHelper(bytes) => {
                 self.read_replies(&bytes);
                 self.helper_turn();
             }
@@ -226,23 +228,23 @@ impl<'a> World<'a> {
             self.tally[step].messages += self.opener.counters().messages_sent - before;
             batch
         } {
-            self.agenda.add(self.now + WIRE, Happening::BatchAtServer(batch.as_slice().to_vec()));
+            self.agenda.add(self.now + WIRE, WorldEvent::BatchAtServer(batch.as_slice().to_vec()));
             self.opener.recycle(batch);
         }
         let next = self.opener.poll_timeout();
         if let Some(at) = next {
-            assert!(at > self.now, "what is due has gone, and nobody asks for a time that has passed");
+            assert!(at > self.now, "a timeout in the past");
         }
         if next != self.timer {
             self.timer = next;
             if let Some(at) = next {
                 let late = Duration::from_nanos(self.rng.below(TIMER_LATE_NS));
-                self.agenda.add(at + late, Happening::HelperTimer(at));
+                self.agenda.add(at + late, WorldEvent::HelperTimer(at));
             }
         }
     }
 
-    /// Serves all that has come.
+    /// Serves all batches that have arrived.
     fn serve(&mut self, wake: Duration) {
         let messages = self.read_requests();
         let batches = std::mem::take(&mut self.batches_in);
@@ -250,10 +252,10 @@ impl<'a> World<'a> {
         let step = self.step_now();
         self.tally[step].server += cost;
         let done = self.core.work(self.now, cost);
-        self.agenda.add(done, Happening::ServerDone);
+        self.agenda.add(done, WorldEvent::ServerDone);
     }
 
-    /// Answers every request in the inbox, and tells how many there were.
+    /// Answers every request in the inbox; returns their number.
     fn read_requests(&mut self) -> u32 {
         let inbox = std::mem::take(&mut self.inbox);
         let (mut input, mut messages) = (&inbox[..], 0);
@@ -291,17 +293,17 @@ impl<'a> World<'a> {
     }
 
     fn answer(&mut self, id: Id) {
-        let asked = self.asked[id.0 as usize].pop_front().expect("nobody answers unasked");
+        let asked = self.asked[id.0 as usize].pop_front().expect("a reply without a request");
         let elsewhere = ELSEWHERE.0 + spread(&mut self.rng, ELSEWHERE.1);
         let latency = self.now.since(asked.at) + elsewhere;
         self.tally[asked.step].latencies_ns.push(latency.as_nanos() as u64); // some seconds at most
         if let Arrivals::Closed(think) = self.course.arrivals {
             let again = self.now + elsewhere + spread(&mut self.rng, think);
-            self.agenda.add(again, Happening::Request(asked.client));
+            self.agenda.add(again, WorldEvent::Request(asked.client));
         }
     }
 
-    /// What happens after the end counts for the last step.
+    /// Work after the end counts for the last step.
     fn step_now(&self) -> usize {
         self.course.step_at(self.now).unwrap_or(self.tally.len() - 1)
     }

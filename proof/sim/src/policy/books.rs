@@ -1,4 +1,4 @@
-//! Knows who was late and who moved, and what must be true of it. Stands outside the code under test.
+//! The checker of policies, outside the code under test: late requests, moves, and what must be true of them.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,38 +10,38 @@ use spillway_transport::Time;
 
 use super::plan::{Course, Plan};
 
-/// One thing that must be true of every run.
+/// A property of every run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Check {
     /// A connection has one order at a time.
     Orders,
-    /// A process never moves more connections in a second than it may.
+    /// A process moves at most `moves_per_s_max` connections per second.
     Pace,
-    /// No connection is sent to and fro.
+    /// No connection oscillates between helper and server.
     Switches,
-    /// What was of no use is not tried again soon.
+    /// A relief that failed is not tried again soon.
     Memory,
-    /// Many who see the same do not act as one, and a few go first.
+    /// Many processes with the same observations do not move at the same time; a few move first.
     Herd,
-    /// A burst is relieved within the time that its backlog needs, and a second.
+    /// A burst is relieved within one second beyond the time that its backlog needs.
     Relief,
-    /// Help does not make it worse.
+    /// Relief makes nothing worse.
     Harm,
 }
 
 impl Check {
-    /// All of them.
+    /// All checks.
     pub const ALL: [Check; 7] =
         [Check::Orders, Check::Pace, Check::Switches, Check::Memory, Check::Herd, Check::Relief, Check::Harm];
 }
 
-/// Something that must not have been.
+/// A violation of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Of what.
+    /// The violated check.
     pub check: Check,
-    /// What was seen.
+    /// What was observed.
     pub what: String,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Violation {
 }
 
 const BIN: Duration = Duration::from_millis(100);
-/// Fewer requests than this say nothing about a bin.
+/// A bin with fewer requests has no meaningful p99.
 const BIN_REQUESTS_MIN: u32 = 20;
 const MINUTE: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
@@ -70,32 +70,32 @@ impl Bin {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Log {
+struct ConnectionLog {
     ordered: Option<(Carrier, Time)>,
-    /// When it was moved by an order.
+    /// Times of the orders that moved the connection.
     moved_at: Vec<Time>,
 }
 
-/// One run.
+/// The checker of one run.
 #[derive(Debug)]
 pub struct Books {
     sla: Duration,
     cap: usize,
     order_timeout: Duration,
     bins: Vec<Bin>,
-    connections: Vec<Log>,
+    connections: Vec<ConnectionLog>,
     /// Orders of each process within the last second.
     recent: Vec<VecDeque<Time>>,
     ordered_at: Vec<Time>,
-    /// Requests, and late ones.
+    /// Requests that were answered, given up or unanswered at the end.
     pub requests: u64,
-    /// Later than the SLA, or never answered.
+    /// Requests later than the SLA, or without a reply.
     pub late: u64,
     violations: Vec<Violation>,
 }
 
 impl Books {
-    /// Of a world.
+    /// A checker for a run of this plan.
     pub fn new(plan: &Plan) -> Books {
         let bins = Course::END.as_nanos() / BIN.as_nanos() as u64 + 1;
         Books {
@@ -103,7 +103,7 @@ impl Books {
             cap: plan.settings.moves_per_s_max as usize,
             order_timeout: plan.settings.order_timeout,
             bins: vec![Bin::default(); bins as usize],
-            connections: vec![Log::default(); plan.connections() as usize],
+            connections: vec![ConnectionLog::default(); plan.connections() as usize],
             recent: vec![VecDeque::new(); plan.processes.len()],
             ordered_at: Vec::new(),
             requests: 0,
@@ -118,7 +118,7 @@ impl Books {
         }
     }
 
-    /// A request has its reply, or was given up, so long after it was meant to be sent.
+    /// A request is answered or given up, `latency` after it was due.
     pub fn answered(&mut self, intended: Time, latency: Duration) {
         let bin = (intended.as_nanos() / BIN.as_nanos() as u64) as usize;
         let late = u32::from(latency > self.sla);
@@ -130,17 +130,17 @@ impl Books {
         self.late += u64::from(late);
     }
 
-    /// A request has none at the end.
+    /// A request has no reply at the end.
     pub fn unanswered(&mut self, intended: Time, end: Time) {
         self.answered(intended, end.since(intended));
     }
 
-    /// A process orders a connection elsewhere.
+    /// A process orders a connection to move to `carrier`.
     pub fn ordered(&mut self, now: Time, process: u32, connection: u32, carrier: Carrier) {
         let log = &mut self.connections[connection as usize];
         let before = log.ordered.replace((carrier, now));
         if before.is_none_or(|(wanted, _)| wanted != carrier) {
-            log.moved_at.push(now); // otherwise it was told again
+            log.moved_at.push(now); // otherwise a repeated order
         }
         self.ordered_at.push(now);
         if before.is_some_and(|(_, at)| now.since(at) < self.order_timeout) {
@@ -160,12 +160,12 @@ impl Books {
         }
     }
 
-    /// A connection is there.
+    /// A connection has arrived on `carrier`.
     pub fn arrived(&mut self, connection: u32, carrier: Carrier) {
         self.connections[connection as usize].ordered.take_if(|(wanted, _)| *wanted == carrier);
     }
 
-    /// It could not go.
+    /// A move was refused.
     pub fn refused(&mut self, connection: u32) {
         let log = &mut self.connections[connection as usize];
         log.ordered = None;
@@ -177,9 +177,9 @@ impl Books {
         self.connections.iter().map(|log| log.moved_at.len() as u64).sum()
     }
 
-    /// The most within a minute, of one connection.
+    /// Maximum of one connection's moves within a minute.
     pub fn switches_max(&self) -> u64 {
-        let most = |log: &Log| {
+        let most = |log: &ConnectionLog| {
             let within = |first: Time| {
                 log.moved_at.iter().filter(|at| **at >= first && at.since(first) < MINUTE).count()
             };
@@ -188,13 +188,13 @@ impl Books {
         self.connections.iter().map(|log| most(log) as u64).max().unwrap_or(0)
     }
 
-    /// Bins with p99 over the SLA, as a time.
+    /// Time with p99 over the SLA, in bins of 100 ms.
     pub fn over_sla(&self) -> Duration {
         BIN * self.bins.iter().filter(|bin| bin.is_late()).count() as u32 // some hundred
     }
 
-    /// After the beginning of the burst, the earliest moment from which three seconds in a row each have p99 within the
-    /// SLA. Nothing if there is none before it ends.
+    /// Time from the beginning of the burst until the first three seconds in a row that each have p99 within the SLA;
+    /// `None` if the burst ends first.
     pub fn relieved_after(&self) -> Option<Duration> {
         let bin_of = |at: Time| (at.as_nanos() / BIN.as_nanos() as u64) as usize;
         let (begin, end) = (bin_of(Course::BEGINS), bin_of(Course::BURST_ENDS));
@@ -207,20 +207,20 @@ impl Books {
         (begin..end - 30).find(|from| good(*from)).map(|from| BIN * (from - begin) as u32)
     }
 
-    /// When the last was ordered to move before the burst ends, after its beginning.
+    /// Time from the beginning of the burst until its last order.
     fn moved_within(&self) -> Duration {
         let last = self.ordered_at.iter().filter(|at| **at < Course::BURST_ENDS).max();
         last.map_or(Duration::ZERO, |at| at.since(Course::BEGINS))
     }
 
-    /// What must be true at the end, beside a run in which nobody was helped.
-    pub fn finish(&mut self, plan: &Plan, never: &Books) {
+    /// Checks the whole run, compared with a run without relief.
+    pub fn finish(&mut self, plan: &Plan, without_relief: &Books) {
         let connections = f64::from(plan.connections());
         let (switches, moves) = (self.switches_max(), self.moves() as f64 / connections);
-        let well = plan.helpers_are_well();
-        // In vain and back, twice or, of one connection in thousands, once more; the same where helpers die or lie.
-        // With impatient clients a server is so late that orders to it time out.
-        let (switches_max, moves_max) = match (well, plan.course.is_past_help()) {
+        let is_healthy = plan.helpers_are_healthy();
+        // A connection moves to a helper and back, twice at most; some connections of thousands once more, and more
+        // where helpers fail or report a wrong load. With impatient clients a server is so late that orders time out.
+        let (switches_max, moves_max) = match (is_healthy, plan.course.is_beyond_relief()) {
             (false, _) if plan.course == Course::Impatience => (8, 4.2),
             (true, false) => (2, 2.2),
             (true, true) => (6, 2.5),
@@ -233,10 +233,10 @@ impl Books {
             self.violation(Check::Memory, format!("connections moved {moves:.1} times each"));
         }
         self.finish_herd(plan);
-        if plan.course == Course::Burst && well {
+        if plan.course == Course::Burst && is_healthy {
             self.finish_relief(plan);
         }
-        self.finish_harm(plan, never);
+        self.finish_harm(plan, without_relief);
     }
 
     fn finish_herd(&mut self, plan: &Plan) {
@@ -260,8 +260,8 @@ impl Books {
     }
 
     fn finish_relief(&mut self, plan: &Plan) {
-        // What came too much until all had moved, by what a helped server can do beyond what comes: four times as much
-        // as direct, 1.5 of which come.
+        // The excess load until all had moved, divided by the spare rate of a helped server: it serves four times as
+        // much as direct, and 1.5 times as much arrives.
         let moved = self.moved_within();
         let floor = moved.mul_f64(0.5 / 2.5);
         let largest = f64::from(plan.processes.iter().max().copied().unwrap_or(0));
@@ -276,25 +276,25 @@ impl Books {
         }
     }
 
-    fn finish_harm(&mut self, plan: &Plan, never: &Books) {
-        // To find out that help is of no use takes a trial; each death of a helper costs its clients a moment.
-        // Helpers that make it worse are found out by each process for itself, by trial, twice a minute.
-        let makes_worse = plan.liar.is_some() || !plan.helpers_slow.is_zero();
+    fn finish_harm(&mut self, plan: &Plan, without_relief: &Books) {
+        // A trial that shows that relief is useless costs time; so does each failure of a helper. Helpers that make
+        // latency worse cost each process a trial of its own, twice a minute.
+        let makes_worse = plan.misreporting_helper.is_some() || !plan.helpers_slow.is_zero();
         let found_out = if makes_worse { SECOND * 20 } else { SECOND * plan.faults.len() as u32 };
-        let allowed = SECOND * 5 + never.over_sla() / 10 + found_out;
-        let (over, without) = (self.over_sla(), never.over_sla());
+        let allowed = SECOND * 5 + without_relief.over_sla() / 10 + found_out;
+        let (over, without) = (self.over_sla(), without_relief.over_sla());
         if over > without + allowed && !makes_worse {
-            self.violation(Check::Harm, format!("{over:?} over the SLA, {without:?} without help"));
+            self.violation(Check::Harm, format!("{over:?} over the SLA, {without:?} without relief"));
         }
-        let per_s = never.requests as f64 / 65.0;
-        let late_max = never.late as f64 * 1.1 + per_s * allowed.as_secs_f64();
+        let per_s = without_relief.requests as f64 / 65.0;
+        let late_max = without_relief.late as f64 * 1.1 + per_s * allowed.as_secs_f64();
         if self.late as f64 > late_max {
-            let (late, without) = (self.late, never.late);
-            self.violation(Check::Harm, format!("{late} requests late, {without} without help"));
+            let (late, without) = (self.late, without_relief.late);
+            self.violation(Check::Harm, format!("{late} requests late, {without} without relief"));
         }
     }
 
-    /// What was wrong.
+    /// The first violations of each check, at most three.
     pub fn violations(&self) -> &[Violation] {
         &self.violations
     }

@@ -1,30 +1,30 @@
-//! Planted faults: each is a mistake that a policy could make, and that a run must find.
+//! Planted faults: each is a mistake that a policy could make, and that a run must detect.
 
 use super::books::Check;
 
-/// One planted fault.
+/// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
-    /// Whoever is helped and calm for a second returns.
+    /// A helped connection returns after a second without late requests.
     Flap,
-    /// Latency is never looked at.
+    /// Latencies are not reported to the policy.
     Deaf,
-    /// The cap on moves is not held.
+    /// The cap on moves is not kept.
     Rush,
-    /// Help is taken to be of use, whatever it does.
+    /// Latencies of helped connections are reported as low.
     Blind,
-    /// A member is told twice.
+    /// A member gets an order twice.
     Twice,
-    /// Failures are not remembered.
+    /// Failed attempts are not remembered.
     Forgetful,
-    /// The server sends sessions back as soon as latency is low, whatever the load.
+    /// The server releases sessions as soon as latency is low, whatever the load.
     HastyRelease,
-    /// Everybody moves at once: no jitter, nobody goes first.
+    /// All processes move at once: no jitter, no canaries.
     Herd,
 }
 
 impl Canary {
-    /// All of them.
+    /// All canaries.
     pub const ALL: [Canary; 8] = [
         Canary::Flap,
         Canary::Deaf,
@@ -36,7 +36,7 @@ impl Canary {
         Canary::Herd,
     ];
 
-    /// For command lines.
+    /// The name on command lines.
     pub fn name(self) -> &'static str {
         match self {
             Canary::Flap => "flap",
@@ -50,7 +50,7 @@ impl Canary {
         }
     }
 
-    /// A seed at which it shows, as was found by `spillway-lab sim policy --seeds 60 --canary NAME`.
+    /// A seed at which the fault shows, found by `spillway-lab sim policy --seeds 60 --canary NAME`.
     pub fn shows_at(self) -> u64 {
         match self {
             Canary::Rush | Canary::Twice => 0,
@@ -62,7 +62,7 @@ impl Canary {
         }
     }
 
-    /// The check that sees it.
+    /// The check that detects the fault.
     pub fn seen_by(self) -> Check {
         match self {
             Canary::Flap | Canary::HastyRelease => Check::Switches,

@@ -1,4 +1,5 @@
-//! A helper: receives, gathers, passes on; a queue of its own, and a load that it tells, or lies about.
+//! A helper: receives messages, gathers batches, forwards replies; with a queue, and a load that it reports, perhaps
+//! wrongly.
 
 use std::time::Duration;
 
@@ -11,14 +12,14 @@ use super::plan::Costs;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub connection: u32,
-    /// Of its carrier: what comes on an earlier one is passed over.
+    /// Epoch of the message's carrier; messages on earlier carriers are ignored.
     pub epoch: u32,
-    pub what: What,
+    pub content: Content,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
-    /// The first words on a carrier.
+pub(super) enum Content {
+    /// The opening message on a carrier.
     Connect,
     /// A request, or its reply.
     Request(u64),
@@ -27,10 +28,10 @@ pub(super) enum What {
 #[derive(Debug)]
 pub(super) struct Helper {
     pub is_alive: bool,
-    /// Tells that it is idle.
-    lies: bool,
+    /// Always reports a load of 0.
+    reports_idle: bool,
     cost: Duration,
-    /// What takes time without work.
+    /// Additional delay of each message, without work.
     slow: Duration,
     clients_max: u32,
     pub clients: u32,
@@ -41,10 +42,10 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    pub fn new(cost: Duration, lies: bool, clients_max: u32, slow: Duration) -> Helper {
+    pub fn new(cost: Duration, reports_idle: bool, clients_max: u32, slow: Duration) -> Helper {
         Helper {
             is_alive: true,
-            lies,
+            reports_idle,
             cost,
             slow,
             clients_max,
@@ -56,12 +57,12 @@ impl Helper {
         }
     }
 
-    /// What it answers when it is asked; nothing when it is dead.
+    /// The load that the helper reports; `None` after it has died.
     pub fn load(&self, now: Time) -> Option<Load> {
         let queued = self.busy_until.since(now).as_secs_f64();
         let busy = self.busy.as_secs_f64() / now.as_nanos().max(1) as f64 * 1e9;
         let load = f64::from(self.clients) * 100.0 + (busy + queued) * 1e5;
-        let load = if self.lies { 0 } else { load as u32 };
+        let load = if self.reports_idle { 0 } else { load as u32 };
         self.is_alive.then(|| Load { load, full: self.is_full(), ..Load::default() })
     }
 
@@ -69,18 +70,18 @@ impl Helper {
         self.clients >= self.clients_max
     }
 
-    pub fn takes(&self) -> bool {
+    pub fn accepts_clients(&self) -> bool {
         self.is_alive && !self.is_full()
     }
 
-    /// One more message passes: when it has.
+    /// Forwards one message; returns when it has passed.
     pub fn pass(&mut self, now: Time) -> Time {
         self.busy_until = self.busy_until.max(now) + self.cost;
         self.busy += self.cost;
         self.busy_until + self.slow
     }
 
-    /// A message waits for its batch. When that goes, if it was the first.
+    /// Adds a message to the batch. Returns when the batch leaves, if this message is its first.
     pub fn gather(&mut self, now: Time, message: Message, costs: &Costs) -> Option<Time> {
         self.gathered.push(message);
         (!std::mem::replace(&mut self.is_flushing, true)).then(|| now + costs.delay)

@@ -1,20 +1,20 @@
-//! When to help, in the simulator: hundreds of connections of many processes, a hot server, helpers. Each process decides
-//! with the shipped [`Activation`](spillway_policy::Activation), chooses helpers with the shipped
-//! [`Choice`](spillway_policy::Choice), and the server releases with the shipped [`Release`](spillway_policy::Release);
-//! what carries the bytes is a model: queues and costs.
+//! Relief policies in the simulator: hundreds of connections of many processes, a hot server, and helpers. Each
+//! process decides with the shipped [`Activation`](spillway_policy::Activation), chooses helpers with the shipped
+//! [`Choice`](spillway_policy::Choice), and the server releases with the shipped
+//! [`Release`](spillway_policy::Release); the transport is a model of queues and costs.
 //!
-//! - [`plan`]: what is drawn from the seed: the load's course, what is wrong with the server and the helpers
-//! - `server`, `helper`: queues that serve one piece of work after the other, with costs as measured
-//! - `process`: a process, its connections, its decisions; `moves`: those on their way
-//! - [`books`]: knows who was late and who moved; stands outside the code under test
-//! - [`canary`]: planted faults that a run must find
-//! - [`run()`]: the same course twice: with help, and without, to compare
+//! - [`plan`]: what a seed draws: the load's course, faults of the server and of helpers
+//! - `server`, `helper`: queues with measured costs
+//! - `process`: a process, its connections and decisions; `moves`: connections that move
+//! - [`books`]: checks late requests and moves, outside the code under test
+//! - [`canary`]: planted faults that a run must detect
+//! - [`run()`]: one course with relief, and without for comparison
 
 pub mod books;
 pub mod canary;
 pub mod plan;
 
-mod happening;
+mod event;
 mod helper;
 mod moves;
 mod process;

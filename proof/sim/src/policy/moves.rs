@@ -1,44 +1,44 @@
-//! Connections on their way: to a helper that is chosen, back to the server, away from a helper that has died.
+//! Moves of connections: to a helper that is chosen, back to the server, away from a helper that has died.
 
 use std::time::Duration;
 
 use spillway_policy::{Carrier, Choice, Decision};
 
 use super::canary::Canary;
-use super::happening::Happening;
-use super::helper::What;
+use super::event::WorldEvent;
+use super::helper::Content;
 use super::plan::Fault;
 use super::process::Place;
 use super::world::World;
 
-/// A session notices after this, and up to twice this, that its helper is silent.
+/// A session detects a silent helper after one to two times this.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 impl World {
-    pub(super) fn obey(&mut self, process: u32, connection: u32, carrier: Carrier) {
+    pub(super) fn execute(&mut self, process: u32, connection: u32, carrier: Carrier) {
         self.books.ordered(self.now, process, connection, carrier);
         if self.canary == Some(Canary::Twice) && self.rng.chance(1, 20) {
             self.books.ordered(self.now, process, connection, carrier);
         }
         self.note(u64::from(connection) << 8 | u64::from(carrier == Carrier::Helped));
         match carrier {
-            Carrier::Direct => self.go_to_server(connection),
+            Carrier::Direct => self.move_to_server(connection),
             Carrier::Helped => {
-                if !self.go_to_helper(connection) {
+                if !self.move_to_helper(connection) {
                     let epoch = self.connections[connection as usize].epoch;
-                    self.agenda.add(self.now + PATIENCE, Happening::Refused(connection, epoch));
+                    self.agenda.add(self.now + PATIENCE, WorldEvent::Refused(connection, epoch));
                 }
             }
         }
     }
 
-    /// To the best of two. False if there is none.
-    pub(super) fn go_to_helper(&mut self, index: u32) -> bool {
+    /// Moves a connection to the better of two helpers. Returns false if neither accepts clients.
+    pub(super) fn move_to_helper(&mut self, index: u32) -> bool {
         let rng = &mut self.rng;
         let mut random = || rng.unit();
         let mut choice = Choice::new(self.helpers.len(), 2, &mut random);
-        let asked: Vec<usize> = choice.asked().collect();
-        for (place, helper) in asked.into_iter().enumerate() {
+        let candidates: Vec<usize> = choice.asked().collect();
+        for (place, helper) in candidates.into_iter().enumerate() {
             if let Some(load) = self.helpers[helper].load(self.now) {
                 choice.answered(place, load);
             }
@@ -46,19 +46,20 @@ impl World {
         let (Decision::Lowest(place) | Decision::Unheard(place)) = choice.decide(&mut random) else {
             return false;
         };
-        let Some(helper) = choice.helper(place).filter(|helper| self.helpers[*helper].takes()) else {
+        let Some(helper) = choice.helper(place).filter(|helper| self.helpers[*helper].accepts_clients())
+        else {
             return false;
         };
         self.helpers[helper].clients += 1;
-        self.go(index, Place::Helper(helper as u16));
+        self.start_move(index, Place::Helper(helper as u16));
         true
     }
 
-    pub(super) fn go_to_server(&mut self, index: u32) {
-        self.go(index, Place::Server);
+    pub(super) fn move_to_server(&mut self, index: u32) {
+        self.start_move(index, Place::Server);
     }
 
-    fn go(&mut self, index: u32, place: Place) {
+    fn start_move(&mut self, index: u32, place: Place) {
         let connection = &mut self.connections[index as usize];
         if let Place::Helper(old) = connection.place {
             let old = &mut self.helpers[usize::from(old)];
@@ -66,7 +67,7 @@ impl World {
         }
         (connection.place, connection.is_moving) = (place, true);
         connection.epoch += 1;
-        self.transmit(index, What::Connect);
+        self.transmit(index, Content::Connect);
     }
 
     pub(super) fn fault(&mut self, fault: Fault) {
@@ -83,7 +84,7 @@ impl World {
         for (index, connection) in self.connections.iter().enumerate() {
             if connection.place == Place::Helper(helper) {
                 let notices = PATIENCE + Duration::from_nanos(self.rng.below(PATIENCE.as_nanos() as u64));
-                self.agenda.add(self.now + notices, Happening::Lost(index as u32, connection.epoch));
+                self.agenda.add(self.now + notices, WorldEvent::Lost(index as u32, connection.epoch));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What is drawn from the seed: who takes part, the load's course, what goes wrong.
+//! What a seed draws: processes, connections and helpers, the load's course, and faults.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use crate::rng::Rng;
 const MS: Duration = Duration::from_millis(1);
 const US: Duration = Duration::from_micros(1);
 
-/// What a piece of work costs: a server that has a tenth of a core, as in `docs/measurements.md` (*burst*): direct 25 µs a
-/// request, a batch 17 µs and a message in it 2.5 µs, each ten times as long with a tenth of the core.
+/// CPU costs, as measured in `docs/measurements.md` (*burst*): 25 µs for a direct request, 17 µs for a batch and 2.5
+/// µs for a message in it; the server has a tenth of a core, so each takes ten times as long.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// A request on a connection of its own.
     pub direct: Duration,
-    /// A batch, whatever is in it.
+    /// A batch, without its messages.
     pub batch: Duration,
     /// A message in a batch.
     pub message: Duration,
-    /// A session's first words on a link of its own; in a batch they cost four messages.
+    /// An opening message on a link of its own; in a batch it costs four messages.
     pub connect: Duration,
-    /// A helper: for a message one way. It has a whole core.
+    /// A message in one direction at a helper, which has a whole core.
     pub helper: Duration,
-    /// A helper waits so long for a batch to gather.
+    /// Batch delay of a helper.
     pub delay: Duration,
-    /// One way between two hosts.
-    pub way: Duration,
+    /// One-way delay between two hosts.
+    pub one_way: Duration,
 }
 
 impl Default for Costs {
@@ -40,45 +40,45 @@ impl Default for Costs {
             connect: US * 500,
             helper: US * 15,
             delay: US * 400,
-            way: US * 50,
+            one_way: US * 50,
         }
     }
 }
 
 impl Costs {
-    /// Requests a second that the server can serve direct.
+    /// Requests per second that the server can serve direct.
     pub fn capacity(&self) -> f64 {
         1.0 / self.direct.as_secs_f64()
     }
 }
 
-/// How the load goes, in units of what the server can serve direct; and what else may make it slow.
+/// The course of the load, in units of the server's direct capacity, and other causes of latency.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Course {
-    /// Half, then one and a half for 20 s, then 0.3.
+    /// 0.5, then 1.5 for 20 s, then 0.3.
     Burst,
-    /// To and fro, 20 % around where latency passes the SLA.
+    /// Oscillates by 20 % around the load at which latency exceeds the SLA.
     Oscillation {
-        /// One time to and fro, ms.
+        /// Period, ms.
         period_ms: u64,
-        /// The middle.
+        /// Mean load.
         middle: f64,
     },
-    /// Slowly up to 1.6, and down.
+    /// Rises slowly to 1.6, then falls to 0.3.
     Ramp,
-    /// Low load, but the application takes ten times as long for each request, whatever brings it.
+    /// Low load, but the application takes ten times as long for each request, direct or helped.
     SlowApplication,
-    /// Low load, but each reply waits for something else.
+    /// Low load, but each reply waits for a backend.
     SlowBackend,
-    /// Low load, and the server stands still for 300 ms every 7 s.
+    /// Low load, and the server stalls for 300 ms every 7 s.
     Stalls,
-    /// A burst of 2.5, and clients that give a request up after two seconds.
+    /// Load 2.5 for 20 s, and clients that give up a request after two seconds.
     Impatience,
 }
 
 impl Course {
-    /// For tables.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Course::Burst => "burst",
@@ -91,14 +91,14 @@ impl Course {
         }
     }
 
-    /// When the interesting part begins.
+    /// Start of the burst and of the slow courses.
     pub const BEGINS: Time = Time(5_000_000_000);
-    /// Longest of all.
+    /// End of all courses.
     pub const END: Time = Time(65_000_000_000);
-    /// When a burst is over.
+    /// End of a burst.
     pub const BURST_ENDS: Time = Time(25_000_000_000);
 
-    /// Load now.
+    /// Load at `now`.
     pub fn load(self, now: Time) -> f64 {
         let s = now.as_nanos() as f64 / 1e9;
         match self {
@@ -116,7 +116,7 @@ impl Course {
         }
     }
 
-    /// The most that it ever is.
+    /// Maximum load of the course.
     pub fn load_max(self) -> f64 {
         match self {
             Course::Burst => 1.5,
@@ -127,20 +127,20 @@ impl Course {
         }
     }
 
-    /// What a request costs more, whatever brings it.
+    /// Additional CPU time of a request, direct or helped.
     pub fn application(self, now: Time, costs: &Costs) -> Duration {
         let is_slow = self == Course::SlowApplication && now >= Course::BEGINS;
         if is_slow { costs.direct * 9 } else { Duration::ZERO }
     }
 
-    /// How much longer a reply waits, without work.
+    /// Additional delay of a reply, without CPU time.
     pub fn backend(self, now: Time) -> Duration {
         let is_slow = self == Course::SlowBackend && now >= Course::BEGINS;
         if is_slow { MS * 10 } else { Duration::ZERO }
     }
 
-    /// Until when the server stands still; now, if it does not.
-    pub fn stands_until(self, now: Time) -> Time {
+    /// End of the server's present stall; `now` without one.
+    pub fn stalled_until(self, now: Time) -> Time {
         const EVERY_NS: u64 = 7_000_000_000;
         const STALL_NS: u64 = 300_000_000;
         let within = now.as_nanos() % EVERY_NS;
@@ -148,64 +148,64 @@ impl Course {
         if stalls { now + Duration::from_nanos(STALL_NS - within) } else { now }
     }
 
-    /// Batching cannot mend it.
-    pub fn is_past_help(self) -> bool {
+    /// Whether batching cannot reduce the latency.
+    pub fn is_beyond_relief(self) -> bool {
         matches!(self, Course::SlowApplication | Course::SlowBackend | Course::Stalls)
     }
 }
 
-/// Something that goes wrong with helpers.
+/// A fault of helpers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// One dies.
+    /// A helper dies.
     Dies(u16),
-    /// All die.
+    /// All helpers die.
     AllDie,
-    /// They live again.
+    /// All helpers restart.
     AllLive,
 }
 
-/// A world before it begins.
+/// The parameters of a world.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What things cost.
+    /// CPU costs and delays.
     pub costs: Costs,
-    /// How the load goes.
+    /// Course of the load.
     pub course: Course,
     /// Connections of each process.
     pub processes: Vec<u32>,
-    /// Helpers.
+    /// Number of helpers.
     pub helpers: u16,
-    /// Clients that each of them takes.
+    /// Maximum of clients of each helper.
     pub helper_clients_max: u32,
-    /// Which of them says that it is idle, whatever it does, and takes its time with each message.
-    pub liar: Option<u16>,
-    /// All of them take this much longer with each message.
+    /// A helper that reports a load of 0 and delays each message.
+    pub misreporting_helper: Option<u16>,
+    /// Additional delay of a message at every helper.
     pub helpers_slow: Duration,
-    /// Faults, and when.
+    /// Faults, and when they happen.
     pub faults: Vec<(Time, Fault)>,
-    /// The server knows how busy it is.
-    pub knows_busy: bool,
-    /// Clients give a request up after so long.
+    /// Whether the server measures its CPU use.
+    pub measures_cpu: bool,
+    /// Clients give up a request after this time.
     pub patience: Option<Duration>,
-    /// What processes are set to.
+    /// Activation settings of all processes.
     pub settings: ActivationSettings,
 }
 
-/// What is wrong with the helpers of a world.
+/// The faults of a world's helpers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     None,
     Deaths,
     AllDead,
     Full,
-    Liar,
+    Misreports,
     Slow,
 }
 
 impl Plan {
-    /// Of a seed.
+    /// Draws the plan of a seed.
     pub fn draw(rng: &mut Rng) -> Plan {
         let oscillation = Course::Oscillation { period_ms: rng.scale(2_000, 20_000), middle: 0.9 };
         let courses = [
@@ -229,7 +229,7 @@ impl Plan {
             Trouble::Deaths,
             Trouble::AllDead,
             Trouble::Full,
-            Trouble::Liar,
+            Trouble::Misreports,
             Trouble::Slow,
         ];
         Plan::with(course, rng.pick(&troubles), rng)
@@ -269,37 +269,38 @@ impl Plan {
             processes,
             helpers,
             helper_clients_max: if trouble == Trouble::Full { rng.below(20) as u32 } else { connections },
-            liar: (trouble == Trouble::Liar).then(|| rng.below(u64::from(helpers)) as u16),
+            misreporting_helper: (trouble == Trouble::Misreports)
+                .then(|| rng.below(u64::from(helpers)) as u16),
             helpers_slow: if trouble == Trouble::Slow {
                 MS * rng.range(10, 40) as u32
             } else {
                 Duration::ZERO
             },
             faults,
-            knows_busy: rng.chance(1, 2),
+            measures_cpu: rng.chance(1, 2),
             patience: (course == Course::Impatience).then_some(MS * 2_000),
             settings,
         }
     }
 
-    /// Connections in all.
+    /// Number of connections of all processes.
     pub fn connections(&self) -> u32 {
         self.processes.iter().sum()
     }
 
-    /// Nothing is wrong with the helpers.
-    pub fn helpers_are_well(&self) -> bool {
+    /// Whether all helpers work and have room.
+    pub fn helpers_are_healthy(&self) -> bool {
         self.faults.is_empty()
-            && self.liar.is_none()
+            && self.misreporting_helper.is_none()
             && self.helpers_slow.is_zero()
             && self.helper_clients_max >= self.connections()
     }
 
-    /// What is wrong with the helpers, for tables.
+    /// The helpers' fault, for tables.
     pub fn trouble(&self) -> &'static str {
         match () {
-            () if self.helpers_are_well() => "-",
-            () if self.liar.is_some() => "a liar",
+            () if self.helpers_are_healthy() => "-",
+            () if self.misreporting_helper.is_some() => "a liar",
             () if !self.helpers_slow.is_zero() => "slow",
             () if !self.faults.is_empty() => "deaths",
             () => "full",

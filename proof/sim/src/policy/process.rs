@@ -1,4 +1,4 @@
-//! A process: its connections, and what it decides for them.
+//! A process: its connections, and its activation policy.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,13 +11,12 @@ use crate::rng::Rng;
 pub(super) struct Process {
     pub activation: Activation,
     pub connections: BTreeMap<Member, u32>,
-    /// The earliest time at which it is woken.
-    pub wakes_at: Option<Time>,
-    /// Failures that were seen.
+    pub wake_at: Option<Time>,
+    /// Back-offs counted so far.
     pub back_offs: u64,
 }
 
-/// Where a connection's bytes go.
+/// The present target of a connection's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Server,
@@ -28,23 +27,22 @@ pub(super) enum Place {
 pub(super) struct Connection {
     pub process: u32,
     pub member: Member,
-    /// Of its carrier.
     pub epoch: u32,
     pub place: Place,
-    /// The carrier is not there yet: nothing is sent.
+    /// The carrier is not attached yet: requests wait.
     pub is_moving: bool,
-    /// When requests were meant to be sent that wait their turn.
+    /// Due times of the requests that wait.
     pub backlog: VecDeque<Time>,
-    /// The request that is under way, and when it was meant to be sent.
-    pub asked: Option<(u64, Time)>,
+    /// The request in flight, and when it was due.
+    pub in_flight: Option<(u64, Time)>,
     pub next_request: u64,
-    /// Arrivals, the same in every run of a seed.
+    /// Draws the arrivals: the same in every run of a seed.
     pub arrivals: Rng,
 }
 
 impl Connection {
-    /// When the oldest request was meant to be sent that has no reply.
+    /// When the oldest unanswered request was due.
     pub fn waits_since(&self) -> Option<Time> {
-        self.asked.map(|(_, intended)| intended).or(self.backlog.front().copied())
+        self.in_flight.map(|(_, intended)| intended).or(self.backlog.front().copied())
     }
 }

@@ -1,4 +1,4 @@
-//! A run: the same course with help and without, and what was found.
+//! A run: one course with relief and without, and the report.
 
 use serde::Serialize;
 use spillway_policy::Override;
@@ -9,40 +9,40 @@ use super::plan::Plan;
 use super::world::World;
 use crate::rng::Rng;
 
-/// What one seed led to.
+/// The result of one seed.
 #[derive(Clone, Debug, Default, Serialize, PartialEq)]
 pub struct Report {
-    /// The seed.
+    /// Replays the run.
     pub seed: u64,
-    /// How the load went.
+    /// Course of the load.
     pub course: &'static str,
-    /// What was wrong with the helpers.
+    /// Fault of the helpers.
     pub trouble: &'static str,
-    /// Processes.
+    /// Number of processes.
     pub processes: usize,
-    /// Their connections.
+    /// Connections of all processes.
     pub connections: u32,
-    /// Things that happened.
+    /// Events handled.
     pub happened: u64,
-    /// Of all orders. The same seed and program give the same.
+    /// Over all orders; the same seed and program give the same hash.
     pub trace_hash: String,
-    /// Requests.
+    /// Requests due.
     pub requests: u64,
-    /// Of those, late.
+    /// Late requests.
     pub late: u64,
-    /// And without help.
+    /// Late requests without relief.
     pub late_without: u64,
     /// Moves of all connections.
     pub moves: u64,
-    /// The most of one connection within a minute.
+    /// Maximum of one connection's moves within a minute.
     pub switches_max: u64,
-    /// Time with p99 over the SLA, ms, by bins of 100 ms.
+    /// Time with p99 over the SLA, ms, in bins of 100 ms.
     pub over_sla_ms: u64,
-    /// And without help.
+    /// The same without relief, ms.
     pub over_sla_ms_without: u64,
-    /// A burst was relieved after so long, ms.
+    /// Time from the beginning of the burst until relief, ms.
     pub relieved_ms: Option<u64>,
-    /// What was wrong. Nothing, one hopes.
+    /// Violations; empty if the policies are right.
     pub violations: Vec<Violation>,
 }
 
@@ -51,19 +51,19 @@ pub fn run(seed: u64, canary: Option<Canary>) -> Report {
     run_world(seed, canary, false).0
 }
 
-/// The same, and what was decided.
+/// Like [`run`]; returns the log of decisions, too.
 pub fn run_loudly(seed: u64, canary: Option<Canary>) -> (Report, Vec<String>) {
     run_world(seed, canary, true)
 }
 
-fn run_world(seed: u64, canary: Option<Canary>, is_loud: bool) -> (Report, Vec<String>) {
+fn run_world(seed: u64, canary: Option<Canary>, has_log: bool) -> (Report, Vec<String>) {
     let plan = Plan::draw(&mut Rng::new(seed));
-    let mut never = World::new(seed, plan.clone(), Override::Off, None);
-    never.run();
+    let mut without_relief = World::new(seed, plan.clone(), Override::Off, None);
+    without_relief.run();
     let mut world = World::new(seed, plan, Override::Auto, canary);
-    world.log = is_loud.then(Vec::new);
+    world.log = has_log.then(Vec::new);
     world.run();
-    world.books.finish(&world.plan, &never.books);
+    world.books.finish(&world.plan, &without_relief.books);
     let books = &world.books;
     let ms = |time: std::time::Duration| time.as_millis() as u64;
     let report = Report {
@@ -76,11 +76,11 @@ fn run_world(seed: u64, canary: Option<Canary>, is_loud: bool) -> (Report, Vec<S
         trace_hash: format!("{:016x}", world.hash),
         requests: books.requests,
         late: books.late,
-        late_without: never.books.late,
+        late_without: without_relief.books.late,
         moves: books.moves(),
         switches_max: books.switches_max(),
         over_sla_ms: ms(books.over_sla()),
-        over_sla_ms_without: ms(never.books.over_sla()),
+        over_sla_ms_without: ms(without_relief.books.over_sla()),
         relieved_ms: books.relieved_after().map(ms).filter(|_| world.plan.course.name() == "burst"),
         violations: books.violations().to_vec(),
     };

@@ -1,5 +1,5 @@
-//! The hot server: one queue, served in order. A link waits in it once, with all that has come for it: a server reads
-//! everything that is there.
+//! The hot server: one queue, served in order. A link has at most one place in the queue, for all its batches: a
+//! server reads everything that has arrived.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use spillway_policy::histogram::Histogram;
 use spillway_policy::release::{Release, ReleaseSettings, Sample};
 use spillway_transport::Time;
 
-use super::helper::{Message, What};
+use super::helper::{Content, Message};
 use super::plan::{Costs, Course};
 
 #[derive(Debug)]
@@ -17,7 +17,6 @@ enum Work {
     Link(u16),
 }
 
-/// What a piece of work was.
 #[derive(Debug)]
 pub(super) enum Done {
     Direct(Message),
@@ -35,14 +34,14 @@ pub(super) struct Server {
     requests: u64,
     helped: u64,
     busy: Duration,
-    last_look: Time,
+    last_sample: Time,
     pub release: Release,
-    knows_busy: bool,
+    measures_cpu: bool,
 }
 
 impl Server {
-    pub fn new(costs: Costs, course: Course, links: u16, knows_busy: bool, seed: u64) -> Server {
-        // The clients' SLA is 4 ms; a tenth of a core serves no request within less than 250 µs.
+    pub fn new(costs: Costs, course: Course, links: u16, measures_cpu: bool, seed: u64) -> Server {
+        // The clients' SLA is 4 ms; a tenth of a core serves no request in less than 250 µs.
         let settings =
             ReleaseSettings { service_max: Duration::from_millis(2), ..ReleaseSettings::default() };
         Server {
@@ -55,9 +54,9 @@ impl Server {
             requests: 0,
             helped: 0,
             busy: Duration::ZERO,
-            last_look: Time::ZERO,
+            last_sample: Time::ZERO,
             release: Release::new(Time::ZERO, settings, seed),
-            knows_busy,
+            measures_cpu,
         }
     }
 
@@ -75,7 +74,7 @@ impl Server {
         self.start(now)
     }
 
-    /// The present piece of work is done. When the next one will be.
+    /// Ends the present work. Returns the finished work, and when the next work ends.
     pub fn served(&mut self, now: Time) -> (Option<Done>, Option<Time>) {
         let done = self.present.take();
         (done, self.start(now))
@@ -85,26 +84,26 @@ impl Server {
         if self.present.is_some() {
             return None;
         }
-        let begins = self.course.stands_until(now);
+        let begins = self.course.stalled_until(now);
         let application = self.course.application(now, &self.costs);
         let (done, cost) = match self.queue.pop_front()? {
-            Work::Direct(message, came) => {
-                let cost = match message.what {
-                    What::Connect => self.costs.connect,
-                    What::Request(_) => self.costs.direct + application,
+            Work::Direct(message, arrived_at) => {
+                let cost = match message.content {
+                    Content::Connect => self.costs.connect,
+                    Content::Request(_) => self.costs.direct + application,
                 };
-                self.count(came, begins + cost, message.what, false);
+                self.count(arrived_at, begins + cost, message.content, false);
                 (Done::Direct(message), cost)
             }
             Work::Link(link) => {
                 let batch = std::mem::take(&mut self.links[usize::from(link)]);
-                let of = |(message, _): &(Message, Time)| match message.what {
-                    What::Connect => self.costs.message * 4,
-                    What::Request(_) => self.costs.message + application,
+                let of = |(message, _): &(Message, Time)| match message.content {
+                    Content::Connect => self.costs.message * 4,
+                    Content::Request(_) => self.costs.message + application,
                 };
                 let cost = self.costs.batch + batch.iter().map(of).sum::<Duration>();
-                for (message, came) in &batch {
-                    self.count(*came, begins + cost, message.what, true);
+                for (message, arrived_at) in &batch {
+                    self.count(*arrived_at, begins + cost, message.content, true);
                 }
                 (Done::Batch(link, batch.into_iter().map(|(message, _)| message).collect()), cost)
             }
@@ -114,33 +113,33 @@ impl Server {
         Some(begins + cost)
     }
 
-    fn count(&mut self, came: Time, done: Time, what: What, helped: bool) {
-        if matches!(what, What::Request(_)) {
+    fn count(&mut self, arrived_at: Time, done: Time, content: Content, helped: bool) {
+        if matches!(content, Content::Request(_)) {
             self.requests += 1;
             self.helped += u64::from(helped);
-            self.service.record(done.since(came) + self.backend(done));
+            self.service.record(done.since(arrived_at) + self.backend(done));
         }
     }
 
-    /// How long a reply waits for something else.
+    /// How long a reply waits for the backend.
     pub fn backend(&self, now: Time) -> Duration {
         self.course.backend(now)
     }
 
-    /// ReleaseSchedule at itself, as the release policy wants it. Whether it was quick.
-    pub fn look(&mut self, now: Time, helped_sessions: u32) -> bool {
-        let passed = now.since(self.last_look).as_secs_f64().max(1e-9);
+    /// Gives the release policy a sample. Returns whether the p99 service time was below 2 ms.
+    pub fn sample_release(&mut self, now: Time, helped_sessions: u32) -> bool {
+        let passed = now.since(self.last_sample).as_secs_f64().max(1e-9);
         let busy_percent = (self.busy.as_secs_f64() / passed * 100.0) as u32;
         let sample = Sample {
             requests: self.requests,
             helped: self.helped,
             service: self.service.quantile(990),
-            busy_percent: self.knows_busy.then_some(busy_percent),
+            busy_percent: self.measures_cpu.then_some(busy_percent),
             helped_sessions,
         };
         self.release.look(now, sample);
         (self.service, self.requests, self.helped) = (Histogram::default(), 0, 0);
-        (self.busy, self.last_look) = (Duration::ZERO, now);
+        (self.busy, self.last_sample) = (Duration::ZERO, now);
         sample.service.is_none_or(|service| service < Duration::from_millis(2))
     }
 

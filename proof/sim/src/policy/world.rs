@@ -1,4 +1,4 @@
-//! The world: everything that happens, one thing after the other.
+//! The world: handles all events in order of time.
 
 use std::time::Duration;
 
@@ -8,17 +8,16 @@ use spillway_transport::Time;
 
 use super::books::Books;
 use super::canary::Canary;
-use super::happening::Happening;
-use super::helper::{Helper, Message, What};
+use super::event::WorldEvent;
+use super::helper::{Content, Helper, Message};
 use super::plan::{Course, Plan};
 use super::process::{Connection, Place, Process};
 use super::server::{Done, Server};
 use crate::agenda::Agenda;
 use crate::rng::{Rng, mix};
 
-/// How often the server looks at itself.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Sessions without a helper return to the server spread over this.
+const SAMPLE_EVERY: Duration = Duration::from_millis(250);
+/// Sessions without a helper return to the server at random within this time.
 const RETURN_WITHIN: Duration = Duration::from_secs(1);
 
 pub(super) struct World {
@@ -27,10 +26,10 @@ pub(super) struct World {
     pub now: Time,
     pub happened: u64,
     pub hash: u64,
-    /// What was decided, where somebody wants to read it.
+    /// Decisions, for a reader; `None`: not logged.
     pub log: Option<Vec<String>>,
     pub canary: Option<Canary>,
-    pub agenda: Agenda<Happening>,
+    pub agenda: Agenda<WorldEvent>,
     pub rng: Rng,
     pub server: Server,
     pub helpers: Vec<Helper>,
@@ -39,8 +38,8 @@ pub(super) struct World {
 }
 
 impl World {
-    /// `word`: of the operator, from the beginning.
-    pub fn new(seed: u64, plan: Plan, word: Override, canary: Option<Canary>) -> World {
+    /// `manual_override` applies to all processes from the beginning.
+    pub fn new(seed: u64, plan: Plan, manual_override: Override, canary: Option<Canary>) -> World {
         let mut rng = Rng::new(seed ^ 0x706f_6c69_6379);
         let mut settings = plan.settings;
         match canary {
@@ -51,11 +50,12 @@ impl World {
             }
             _ => {}
         }
-        let server = Server::new(plan.costs, plan.course, plan.helpers, plan.knows_busy, rng.word());
+        let server = Server::new(plan.costs, plan.course, plan.helpers, plan.measures_cpu, rng.word());
         let helper = |index: u16| {
-            let is_liar = plan.liar == Some(index);
-            let slow = plan.helpers_slow + if is_liar { Duration::from_millis(15) } else { Duration::ZERO };
-            Helper::new(plan.costs.helper, is_liar, plan.helper_clients_max, slow)
+            let is_misreporting = plan.misreporting_helper == Some(index);
+            let slow =
+                plan.helpers_slow + if is_misreporting { Duration::from_millis(15) } else { Duration::ZERO };
+            Helper::new(plan.costs.helper, is_misreporting, plan.helper_clients_max, slow)
         };
         let helpers = (0..plan.helpers).map(helper).collect();
         let mut world = World {
@@ -73,16 +73,16 @@ impl World {
             rng: rng.fork(),
             plan,
         };
-        world.populate(&mut rng, settings, word);
+        world.populate(&mut rng, settings, manual_override);
         world
     }
 
-    fn populate(&mut self, rng: &mut Rng, settings: ActivationSettings, word: Override) {
+    fn populate(&mut self, rng: &mut Rng, settings: ActivationSettings, manual_override: Override) {
         for (process, members) in self.plan.processes.clone().into_iter().enumerate() {
             let mut activation =
                 Activation::new(Time::ZERO, settings, rng.word()).expect("settings in bounds");
-            if word != Override::Auto {
-                activation.say(Time::ZERO, word, None);
+            if manual_override != Override::Auto {
+                activation.say(Time::ZERO, manual_override, None);
             }
             let mut connections = std::collections::BTreeMap::new();
             for _ in 0..members {
@@ -96,21 +96,20 @@ impl World {
                     place: Place::Server,
                     is_moving: false,
                     backlog: Default::default(),
-                    asked: None,
+                    in_flight: None,
                     next_request: 0,
                     arrivals: rng.fork(),
                 });
-                self.next_ask(index);
+                self.schedule_request(index);
             }
-            self.processes.push(Process { activation, connections, wakes_at: None, back_offs: 0 });
+            self.processes.push(Process { activation, connections, wake_at: None, back_offs: 0 });
         }
         for (index, (at, _)) in self.plan.faults.iter().enumerate() {
-            self.agenda.add(*at, Happening::Fault(index));
+            self.agenda.add(*at, WorldEvent::Fault(index));
         }
-        self.agenda.add(Time::ZERO + LOOK_EVERY, Happening::Look);
+        self.agenda.add(Time::ZERO + SAMPLE_EVERY, WorldEvent::ReleaseSample);
     }
 
-    /// Until the end.
     pub fn run(&mut self) {
         while let Some((at, what)) = self.agenda.take() {
             if at > Course::END {
@@ -118,120 +117,121 @@ impl World {
             }
             self.now = at;
             self.happened += 1;
-            self.happen(what);
+            self.handle(what);
         }
         for connection in &self.connections {
-            let waiting = connection.asked.iter().map(|(_, intended)| intended).chain(&connection.backlog);
+            let waiting =
+                connection.in_flight.iter().map(|(_, intended)| intended).chain(&connection.backlog);
             waiting.for_each(|intended| self.books.unanswered(*intended, Course::END));
         }
     }
 
-    pub(super) fn note(&mut self, word: u64) {
-        self.hash = mix(self.hash ^ word ^ self.now.as_nanos());
+    pub(super) fn note(&mut self, value: u64) {
+        self.hash = mix(self.hash ^ value ^ self.now.as_nanos());
     }
 
-    fn happen(&mut self, what: Happening) {
+    fn handle(&mut self, what: WorldEvent) {
         match what {
-            Happening::Ask(connection) => self.ask(connection),
-            Happening::Arrive(message) => {
+            WorldEvent::RequestDue(connection) => self.request_due(connection),
+            WorldEvent::Arrive(message) => {
                 let next = self.server.arrive(self.now, message);
                 self.serve(next);
             }
-            Happening::Batch(link, batch) if self.helpers[usize::from(link)].is_alive => {
+            WorldEvent::Batch(link, batch) if self.helpers[usize::from(link)].is_alive => {
                 let next = self.server.arrive_batch(self.now, link, batch);
                 self.serve(next);
             }
-            Happening::Batch(..) => {}
-            Happening::Served => self.served(),
-            Happening::Received(helper, message) => self.received(helper, message),
-            Happening::Flush(helper) => {
+            WorldEvent::Batch(..) => {}
+            WorldEvent::Served => self.served(),
+            WorldEvent::Received(helper, message) => self.received(helper, message),
+            WorldEvent::Flush(helper) => {
                 let batch = self.helpers[usize::from(helper)].flush();
                 if !batch.is_empty() {
-                    self.agenda.add(self.now + self.plan.costs.way, Happening::Batch(helper, batch));
+                    self.agenda.add(self.now + self.plan.costs.one_way, WorldEvent::Batch(helper, batch));
                 }
             }
-            Happening::Replies(helper, replies) => self.pass_replies(helper, &replies),
-            Happening::Reply(message) => self.reply(message),
-            Happening::Refused(connection, epoch) => self.refused(connection, epoch),
-            Happening::Lost(connection, epoch) if self.connections[connection as usize].epoch == epoch => {
-                if !self.go_to_helper(connection) {
+            WorldEvent::Replies(helper, replies) => self.pass_replies(helper, &replies),
+            WorldEvent::Reply(message) => self.reply(message),
+            WorldEvent::Refused(connection, epoch) => self.refused(connection, epoch),
+            WorldEvent::Lost(connection, epoch) if self.connections[connection as usize].epoch == epoch => {
+                if !self.move_to_helper(connection) {
                     let wait = Duration::from_nanos(self.rng.below(RETURN_WITHIN.as_nanos() as u64));
-                    self.agenda.add(self.now + wait, Happening::Return(connection, epoch));
+                    self.agenda.add(self.now + wait, WorldEvent::Return(connection, epoch));
                 }
             }
-            Happening::Return(connection, epoch) if self.connections[connection as usize].epoch == epoch => {
-                self.go_to_server(connection);
+            WorldEvent::Return(connection, epoch) if self.connections[connection as usize].epoch == epoch => {
+                self.move_to_server(connection);
             }
-            Happening::Lost(..) | Happening::Return(..) => {}
-            Happening::GiveUp(connection, request) => self.give_up(connection, request),
-            Happening::Wake(process, at) => {
+            WorldEvent::Lost(..) | WorldEvent::Return(..) => {}
+            WorldEvent::GiveUp(connection, request) => self.give_up(connection, request),
+            WorldEvent::Wake(process, at) => {
                 let process_at = &mut self.processes[process as usize];
-                if process_at.wakes_at == Some(at) {
-                    process_at.wakes_at = None;
+                if process_at.wake_at == Some(at) {
+                    process_at.wake_at = None;
                     self.drive(process);
                 }
             }
-            Happening::Look => self.look(),
-            Happening::Drain => self.drain(),
-            Happening::Fault(index) => self.fault(self.plan.faults[index].1),
+            WorldEvent::ReleaseSample => self.sample_release(),
+            WorldEvent::ReleaseDue => self.release_sessions(),
+            WorldEvent::Fault(index) => self.fault(self.plan.faults[index].1),
         }
     }
 
-    /// Requests come at random, at most at the course's highest rate; now fewer, by chance.
-    fn next_ask(&mut self, index: u32) {
+    /// Requests come at random with the course's maximum rate; [`Self::request_due`] thins them to the present rate.
+    fn schedule_request(&mut self, index: u32) {
         let total = self.plan.course.load_max() * self.plan.costs.capacity();
         let rate = total / f64::from(self.plan.connections());
         let connection = &mut self.connections[index as usize];
         let gap = Duration::from_secs_f64(-(1.0 - connection.arrivals.unit()).ln() / rate);
-        self.agenda.add(self.now + gap, Happening::Ask(index));
+        self.agenda.add(self.now + gap, WorldEvent::RequestDue(index));
     }
 
-    fn ask(&mut self, index: u32) {
+    fn request_due(&mut self, index: u32) {
         let likely = self.plan.course.load(self.now) / self.plan.course.load_max();
         let connection = &mut self.connections[index as usize];
         if connection.arrivals.below(1 << 32) as f64 <= likely * (1_u64 << 32) as f64 {
             connection.backlog.push_back(self.now);
             self.send(index);
         }
-        self.next_ask(index);
+        self.schedule_request(index);
     }
 
-    /// Sends the next request, if none is under way and there is a carrier.
+    /// Sends the next request, if none is in flight and the carrier is attached.
     fn send(&mut self, index: u32) {
         let connection = &mut self.connections[index as usize];
         if !connection.is_moving
-            && connection.asked.is_none()
+            && connection.in_flight.is_none()
             && let Some(intended) = connection.backlog.pop_front()
         {
             connection.next_request += 1;
-            connection.asked = Some((connection.next_request, intended));
+            connection.in_flight = Some((connection.next_request, intended));
             let request = connection.next_request;
             if let Some(patience) = self.plan.patience {
-                self.agenda.add(self.now.max(intended + patience), Happening::GiveUp(index, request));
+                self.agenda.add(self.now.max(intended + patience), WorldEvent::GiveUp(index, request));
             }
-            self.transmit(index, What::Request(request));
+            self.transmit(index, Content::Request(request));
         }
-        self.tell_waiting(index);
+        self.report_waiting(index);
     }
 
-    pub(super) fn transmit(&mut self, index: u32, what: What) {
+    pub(super) fn transmit(&mut self, index: u32, content: Content) {
         let connection = &self.connections[index as usize];
-        let message = Message { connection: index, epoch: connection.epoch, what };
-        let arrives = self.now + self.plan.costs.way;
+        let message = Message { connection: index, epoch: connection.epoch, content };
+        let arrives = self.now + self.plan.costs.one_way;
         match connection.place {
-            Place::Server => self.agenda.add(arrives, Happening::Arrive(message)),
+            Place::Server => self.agenda.add(arrives, WorldEvent::Arrive(message)),
             Place::Helper(helper) => {
                 let received = self.helpers[usize::from(helper)].pass(arrives);
-                self.agenda.add(received, Happening::Received(helper, message));
+                self.agenda.add(received, WorldEvent::Received(helper, message));
             }
         }
     }
 
-    fn tell_waiting(&mut self, index: u32) {
-        let is_told = self.canary != Some(Canary::Deaf) && !self.is_blind_to(index);
+    fn report_waiting(&mut self, index: u32) {
+        let is_reported = self.canary != Some(Canary::Deaf) && !self.is_blind_to(index);
         let connection = &self.connections[index as usize];
         let process = &mut self.processes[connection.process as usize];
-        if is_told {
+        if is_reported {
             process.activation.waits_since(connection.member, connection.waits_since());
         }
         self.drive(self.connections[index as usize].process);
@@ -243,17 +243,17 @@ impl World {
 
     fn serve(&mut self, next: Option<Time>) {
         if let Some(at) = next {
-            self.agenda.add(at, Happening::Served);
+            self.agenda.add(at, WorldEvent::Served);
         }
     }
 
     fn served(&mut self) {
         let (done, next) = self.server.served(self.now);
         self.serve(next);
-        let arrives = self.now + self.plan.costs.way + self.server.backend(self.now);
+        let arrives = self.now + self.plan.costs.one_way + self.server.backend(self.now);
         match done {
-            Some(Done::Direct(message)) => self.agenda.add(arrives, Happening::Reply(message)),
-            Some(Done::Batch(link, replies)) => self.agenda.add(arrives, Happening::Replies(link, replies)),
+            Some(Done::Direct(message)) => self.agenda.add(arrives, WorldEvent::Reply(message)),
+            Some(Done::Batch(link, replies)) => self.agenda.add(arrives, WorldEvent::Replies(link, replies)),
             None => {}
         }
     }
@@ -263,7 +263,7 @@ impl World {
         if at.is_alive
             && let Some(flush_at) = at.gather(self.now, message, &self.plan.costs)
         {
-            self.agenda.add(flush_at, Happening::Flush(helper));
+            self.agenda.add(flush_at, WorldEvent::Flush(helper));
         }
     }
 
@@ -273,8 +273,8 @@ impl World {
             return;
         }
         for message in replies {
-            let arrives = at.pass(self.now) + self.plan.costs.way;
-            self.agenda.add(arrives, Happening::Reply(*message));
+            let arrives = at.pass(self.now) + self.plan.costs.one_way;
+            self.agenda.add(arrives, WorldEvent::Reply(*message));
         }
     }
 
@@ -282,12 +282,14 @@ impl World {
         let index = message.connection;
         let connection = &mut self.connections[index as usize];
         if connection.epoch != message.epoch {
-            return; // on a carrier that was left
+            return; // on an abandoned carrier
         }
-        match message.what {
-            What::Connect => self.arrived(index),
-            What::Request(request) => {
-                let Some((_, intended)) = connection.asked.take_if(|(asked, _)| *asked == request) else {
+        match message.content {
+            Content::Connect => self.arrived(index),
+            Content::Request(request) => {
+                let Some((_, intended)) =
+                    connection.in_flight.take_if(|(request_in_flight, _)| *request_in_flight == request)
+                else {
                     return;
                 };
                 let latency = self.now.since(intended);
@@ -295,15 +297,15 @@ impl World {
                 let (member, process) = (connection.member, connection.process);
                 let is_blind = self.is_blind_to(index);
                 if self.canary != Some(Canary::Deaf) {
-                    let told = if is_blind { latency.min(self.plan.settings.sla / 4) } else { latency };
-                    self.processes[process as usize].activation.measured(self.now, member, told);
+                    let reported = if is_blind { latency.min(self.plan.settings.sla / 4) } else { latency };
+                    self.processes[process as usize].activation.measured(self.now, member, reported);
                 }
                 self.send(index);
             }
         }
     }
 
-    /// A carrier is there: what was under way is said again.
+    /// A carrier is attached: the request in flight is sent again.
     fn arrived(&mut self, index: u32) {
         let connection = &mut self.connections[index as usize];
         connection.is_moving = false;
@@ -314,8 +316,8 @@ impl World {
         };
         self.books.arrived(index, carrier);
         self.processes[process as usize].activation.carried(self.now, member, carrier);
-        match self.connections[index as usize].asked {
-            Some((request, _)) => self.transmit(index, What::Request(request)),
+        match self.connections[index as usize].in_flight {
+            Some((request, _)) => self.transmit(index, Content::Request(request)),
             None => self.send(index),
         }
         self.drive(process);
@@ -333,7 +335,11 @@ impl World {
 
     fn give_up(&mut self, index: u32, request: u64) {
         let connection = &mut self.connections[index as usize];
-        let Some((_, intended)) = connection.asked.take_if(|(asked, _)| *asked == request) else { return };
+        let Some((_, intended)) =
+            connection.in_flight.take_if(|(request_in_flight, _)| *request_in_flight == request)
+        else {
+            return;
+        };
         let (member, process) = (connection.member, connection.process);
         let waited = self.now.since(intended);
         self.books.answered(intended, waited);
@@ -343,7 +349,7 @@ impl World {
         self.send(index);
     }
 
-    /// Does what a process wants done.
+    /// Executes a process's orders, and sets its timer.
     fn drive(&mut self, index: u32) {
         while let Some(order) = self.processes[index as usize].activation.poll(self.now) {
             let (member, carrier) = match order {
@@ -351,7 +357,7 @@ impl World {
                 Order::Direct(member) => (member, Carrier::Direct),
             };
             let connection = self.processes[index as usize].connections[&member];
-            self.obey(index, connection, carrier);
+            self.execute(index, connection, carrier);
         }
         let process = &mut self.processes[index as usize];
         while let Some(notice) = process.activation.poll_notice() {
@@ -366,11 +372,11 @@ impl World {
             }
         }
         if let Some(at) = process.activation.poll_timeout()
-            && process.wakes_at.is_none_or(|wakes_at| at < wakes_at)
+            && process.wake_at.is_none_or(|wake_at| at < wake_at)
         {
             let at = at.max(self.now);
-            process.wakes_at = Some(at);
-            self.agenda.add(at, Happening::Wake(index, at));
+            process.wake_at = Some(at);
+            self.agenda.add(at, WorldEvent::Wake(index, at));
         }
     }
 
@@ -381,9 +387,9 @@ impl World {
         self.connections.iter().enumerate().filter(helped).map(|(index, _)| index as u32).collect()
     }
 
-    fn look(&mut self) {
+    fn sample_release(&mut self) {
         let helped = self.helped();
-        let is_quick = self.server.look(self.now, helped.len() as u32);
+        let is_quick = self.server.sample_release(self.now, helped.len() as u32);
         if let (Some(log), Some(notice)) = (&mut self.log, self.server.release.poll_notice()) {
             log.push(format!("{:6} ms  server: {notice}", self.now.as_nanos() / 1_000_000));
         }
@@ -394,17 +400,17 @@ impl World {
                 Some(Canary::Flap)
                     if self.processes[process as usize].activation.status(self.now).figures.late == 0 =>
                 {
-                    self.obey(process, index, Carrier::Direct);
+                    self.execute(process, index, Carrier::Direct);
                 }
                 _ => {}
             }
         }
-        self.drain();
-        self.agenda.add(self.now + LOOK_EVERY, Happening::Look);
+        self.release_sessions();
+        self.agenda.add(self.now + SAMPLE_EVERY, WorldEvent::ReleaseSample);
     }
 
-    /// The server sends back whom it wants to.
-    fn drain(&mut self) {
+    /// Releases the sessions that the release policy selects.
+    fn release_sessions(&mut self) {
         while self.server.release.poll(self.now) {
             let helped = self.helped();
             if !helped.is_empty() {
@@ -413,7 +419,7 @@ impl World {
             }
         }
         if let Some(at) = self.server.release.poll_timeout() {
-            self.agenda.add(at.max(self.now + Duration::from_micros(1)), Happening::Drain);
+            self.agenda.add(at.max(self.now + Duration::from_micros(1)), WorldEvent::ReleaseDue);
         }
     }
 

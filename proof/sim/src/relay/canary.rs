@@ -1,9 +1,9 @@
-//! Planted faults: each is a mistake that the code under test could make, and that a run must find.
+//! Planted faults: each is a mistake that the code under test could make, and that a run must detect.
 
-/// One planted fault.
+/// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
-    /// A byte that a plain client sent is altered on its way to the helper.
+    /// A byte from a plain client is altered on its way to the helper.
     FlipByte,
     /// A piece of a request is lost between the link and the application.
     DropPiece,
@@ -13,22 +13,22 @@ pub enum Canary {
     SwapPieces,
     /// A connection is never closed: its id is never free.
     ForgetClose,
-    /// Credit for bytes that were read is never given back.
+    /// Credit for bytes that were read is never returned.
     ForgetCredit,
-    /// A helper says that a client has what was only sent to it.
+    /// A helper reports replies as acknowledged by a client to which it has only sent them.
     HastyAcknowledgement,
     /// A helper whose memory is short closes a client that holds nothing.
     CloseIdle,
     /// A helper keeps all connections that do not authenticate.
     KeepStrangers,
-    /// A helper goes on reading a client that does not read the answers that it causes.
+    /// A helper goes on reading a client that does not read its answers.
     ReadFlooders,
-    /// Links are without records, so that nobody notices what is altered on their path.
+    /// Links have no records, so that alterations on their path are not noticed.
     UnsealedLinks,
 }
 
 impl Canary {
-    /// All of them.
+    /// All canaries.
     pub const ALL: [Canary; 11] = [
         Canary::FlipByte,
         Canary::DropPiece,
@@ -43,7 +43,7 @@ impl Canary {
         Canary::UnsealedLinks,
     ];
 
-    /// For command lines.
+    /// The name on command lines.
     pub fn name(self) -> &'static str {
         match self {
             Canary::FlipByte => "flip-byte",

@@ -1,4 +1,4 @@
-//! Plain clients: programs that know nothing of helpers.
+//! Plain clients.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,32 +11,31 @@ use crate::oracle::Shared;
 use crate::relay::script::Script;
 use crate::rng::Rng;
 
-/// What a fresh connection may receive at first, and a reader is granted in all.
+/// First grant of a fresh connection, bytes.
 const GRANT_BYTES: u64 = 32 * 1024;
 
-/// A host full of plain clients.
 pub struct Clients {
     targets: Vec<SocketAddr>,
     rng: Rng,
     oracle: Shared,
-    rude_in_1000: u64,
+    early_ends_in_1000: u64,
     clients_max: usize,
-    /// By connection; no script before it is open.
+    /// `None` until the connection is open.
     clients: BTreeMap<Conn, Option<Script>>,
     next_client: Option<Time>,
     next_work: Option<Time>,
     addresses: AddressBook,
-    /// What is acknowledged to a client must be with the server: there are gates.
+    /// Helpers gate acknowledgements: what a client's TCP sees acknowledged must be with the server.
     pub(crate) are_gated: bool,
 }
 
 impl Clients {
-    /// Clients of these helpers, up to so many at a time.
+    /// Clients of the helpers at `targets`, at most `clients_max` at a time.
     pub fn new(
         addresses: AddressBook,
         targets: Vec<SocketAddr>,
         clients_max: usize,
-        rude_in_1000: u64,
+        early_ends_in_1000: u64,
         rng: Rng,
         oracle: Shared,
     ) -> Clients {
@@ -44,7 +43,7 @@ impl Clients {
             targets,
             rng,
             oracle,
-            rude_in_1000,
+            early_ends_in_1000,
             clients_max,
             clients: BTreeMap::new(),
             next_client: Some(Time::ZERO),
@@ -54,7 +53,6 @@ impl Clients {
         }
     }
 
-    /// No new clients come, and who did not read reads.
     pub fn calm_down(&mut self, now: Time) {
         self.next_client = None;
         self.next_work = Some(now);
@@ -66,7 +64,6 @@ impl Clients {
         self.clients.len()
     }
 
-    /// Those that are not open yet.
     pub(crate) fn opening(&self) -> impl Iterator<Item = Conn> + '_ {
         self.clients.iter().filter(|(_, script)| script.is_none()).map(|(conn, _)| *conn)
     }
@@ -79,12 +76,12 @@ impl Clients {
                 break;
             }
             let taken = out.send(conn, &bytes);
-            script.took(taken, now, &mut self.rng);
+            script.sent_bytes(taken, now, &mut self.rng);
             if taken < bytes.len() {
                 break;
             }
         }
-        if script.leaves() {
+        if script.resets() {
             script.done();
             self.clients.remove(&conn);
             out.abort(conn);
@@ -105,9 +102,9 @@ impl Clients {
     }
 
     fn opened<T: Transport>(&mut self, now: Time, conn: Conn, address: SocketAddr, out: &mut T) {
-        let mut script = Script::new(&mut self.rng, address, self.rude_in_1000, &self.oracle);
+        let mut script = Script::new(&mut self.rng, address, self.early_ends_in_1000, &self.oracle);
         if self.next_client.is_none() {
-            // It was on its way when the storm ended.
+            // The connection attempt was in flight when the storm ended.
             script.calm_down();
         }
         self.clients.insert(conn, Some(script));
@@ -128,7 +125,7 @@ impl Application for Clients {
             }
             Event::Data { bytes, .. } => {
                 if let Some(Some(script)) = self.clients.get_mut(&conn) {
-                    script.got(bytes);
+                    script.received(bytes);
                 }
                 self.pump(now, conn, out);
             }
@@ -137,7 +134,7 @@ impl Application for Clients {
                 let Some(Some(script)) = self.clients.get_mut(&conn) else { return };
                 script.end_of_replies();
                 if !script.finished {
-                    // The server has closed: a program stops here.
+                    // The server has closed: the client sends no more.
                     script.finish();
                     out.finish(conn);
                 }

@@ -1,4 +1,4 @@
-//! Helpers as every world has them.
+//! Helpers, for every world.
 
 use std::time::Duration;
 
@@ -9,17 +9,15 @@ use crate::network::Network;
 use crate::rng::Rng;
 use crate::socket::HostId;
 
-/// A helper that has just started.
 pub(crate) fn start(config: &Config, mut rng: Rng) -> Result<Box<Relay>, ConfigError> {
     Relay::new(config.clone(), Box::new(move |bytes: &mut [u8]| rng.fill(bytes))).map(Box::new)
 }
 
-/// A helper begins to go away in good order.
 pub(crate) fn drain(network: &mut Network, host: HostId, relay: &mut Relay, within: Duration) {
     driver::command(network, host, relay, |now, relay, port| relay.drain(now, within, port));
 }
 
-/// What is wrong with what a helper holds, if anything.
+/// Describes a violation if a helper exceeds one of its bounds.
 pub(crate) fn beyond_bounds(relay: &Relay, config: &Config) -> Option<String> {
     let (held, bound) = (relay.buffered_bytes(), config.memory_bytes_max);
     if held > bound {
@@ -29,8 +27,8 @@ pub(crate) fn beyond_bounds(relay: &Relay, config: &Config) -> Option<String> {
     (clients > bound).then(|| format!("a helper has {clients} clients, its bound is {bound}"))
 }
 
-/// What a helper has not come to an end with.
-pub(crate) fn left(relay: &Relay) -> [(&'static str, usize); 3] {
+/// What a helper still holds.
+pub(crate) fn leftovers(relay: &Relay) -> [(&'static str, usize); 3] {
     let status = relay.status();
     let links = status.services.iter().flat_map(|service| &service.links);
     let ids: u32 = links.map(|link| link.connections).sum();

@@ -1,4 +1,4 @@
-//! Library clients: each opens a link of its own to a helper, and one virtual connection after the other on it.
+//! Library clients: each opens a link to a helper, and virtual connections on it, one after the other.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,13 +16,12 @@ use crate::oracle::Shared;
 use crate::relay::script::Script;
 use crate::rng::Rng;
 
-/// A host full of library clients.
 pub struct Library {
     targets: Vec<SocketAddr>,
     key: Key,
     rng: Rng,
     oracle: Shared,
-    rude_in_1000: u64,
+    early_ends_in_1000: u64,
     clients_max: usize,
     addresses: AddressBook,
     links: BTreeMap<Conn, Option<Link>>,
@@ -35,19 +34,19 @@ struct Link {
     end: OpenerLink,
     unsent: Unsent,
     current: Option<(Id, Script)>,
-    /// Virtual connections that it still means to open.
+    /// Virtual connections still to be opened.
     left: u32,
     finished: bool,
 }
 
 impl Library {
-    /// Clients of these helpers, up to so many at a time.
+    /// Clients of the helpers at `targets`, at most `clients_max` at a time.
     pub fn new(
         addresses: AddressBook,
         targets: Vec<SocketAddr>,
         key: Key,
         clients_max: usize,
-        rude_in_1000: u64,
+        early_ends_in_1000: u64,
         rng: Rng,
         oracle: Shared,
     ) -> Library {
@@ -56,7 +55,7 @@ impl Library {
             key,
             rng,
             oracle,
-            rude_in_1000,
+            early_ends_in_1000,
             clients_max,
             addresses,
             links: BTreeMap::new(),
@@ -65,7 +64,6 @@ impl Library {
         }
     }
 
-    /// No new clients come, and who did not read reads.
     pub fn calm_down(&mut self, now: Time) {
         self.next_client = None;
         self.next_work = Some(now);
@@ -92,7 +90,7 @@ impl Library {
             policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
             encryption: Encryption::Preferred,
         };
-        let left = self.rng.range(1, 4) as u32; // small
+        let left = self.rng.range(1, 4) as u32; // at most 4
         let end = OpenerLink::new(&config, now, fresh);
         self.links.insert(
             conn,
@@ -135,9 +133,10 @@ impl Library {
         {
             link.left -= 1;
             if let Ok(id) = link.end.open(link.address, None) {
-                let mut script = Script::new(&mut self.rng, link.address, self.rude_in_1000, &self.oracle);
+                let mut script =
+                    Script::new(&mut self.rng, link.address, self.early_ends_in_1000, &self.oracle);
                 if self.next_client.is_none() {
-                    // It was on its way when the storm ended.
+                    // The link was in flight when the storm ended.
                     script.calm_down();
                 }
                 link.current = Some((id, script));
@@ -152,7 +151,7 @@ impl Library {
                     break;
                 }
                 let taken = link.end.compose(id, &bytes);
-                script.took(taken, now, &mut self.rng);
+                script.sent_bytes(taken, now, &mut self.rng);
                 if taken < bytes.len() {
                     break;
                 }
@@ -164,13 +163,13 @@ impl Library {
             let read = script.reads(&mut self.rng);
             let outcome = link.end.consumed(id, read as usize);
             debug_assert_eq!(outcome, Ok(()), "at most what is unread");
-            let leaves = script.leaves();
-            if leaves && self.rng.chance(1, 2) {
+            let resets = script.resets();
+            if resets && self.rng.chance(1, 2) {
                 return self.lose(conn, out);
             }
-            if leaves || (script.saw_end && script.finished && script.unread == 0) {
+            if resets || (script.saw_end && script.finished && script.unread == 0) {
                 script.done();
-                link.end.close(id, if leaves { CloseReason::Reset } else { CloseReason::Normal });
+                link.end.close(id, if resets { CloseReason::Reset } else { CloseReason::Normal });
                 link.current = None;
             }
         }
@@ -187,7 +186,7 @@ impl Library {
 }
 
 impl Link {
-    /// Whether everything is sent.
+    /// Returns whether everything was sent.
     fn transmit<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) -> bool {
         let next = |spent| {
             self.end.recycle(spent);
@@ -202,7 +201,7 @@ fn event_of(link: &mut Link, event: OpenerEvent<'_>) {
     match event {
         OpenerEvent::Data { bytes, .. } => {
             if let Some((_, script)) = &mut link.current {
-                script.got(bytes);
+                script.received(bytes);
             }
         }
         OpenerEvent::Finished { .. } => {

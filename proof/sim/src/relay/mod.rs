@@ -1,17 +1,16 @@
 //! The world of relays: clients, helpers and a server over links, with faults; every byte is checked.
 //!
-//! - [`world`]: who takes part
-//! - `server`, `helpers`, `clients`, `library`: the hosts
-//! - `settings`, `climate`, `faults`: what a seed draws, and what goes wrong when
-//! - `script`: what each client says
-//! - [`canary`]: planted faults that a run must find
-//! - [`run()`]: a storm, then calm, and what was found
+//! - [`world`]: the hosts and their faults
+//! - `server`, `helpers`, `clients`, `library`: the hosts' applications
+//! - `settings`, `world_config`, `faults`: what a seed draws, and what faults do
+//! - `script`: what each client sends and reads
+//! - [`canary`]: planted faults that a run must detect
+//! - [`run()`]: a storm, then calm, and the report
 
 pub mod canary;
 pub mod world;
 
 pub(crate) mod clients;
-mod climate;
 mod faults;
 pub(crate) mod helpers;
 mod library;
@@ -19,5 +18,6 @@ mod run;
 pub(crate) mod script;
 pub(crate) mod server;
 pub(crate) mod settings;
+mod world_config;
 
 pub use run::{Report, run};

@@ -1,4 +1,4 @@
-//! A run: a storm of so many steps, then calm until everything has ended, and what was found.
+//! A run: a storm of `steps` steps, then calm until everything has ended, and the report.
 
 use std::time::Duration;
 
@@ -8,42 +8,42 @@ use crate::relay::canary::Canary;
 use crate::relay::world::World;
 use crate::storm::{Stormy, storm_and_calm};
 
-/// What one seed led to.
+/// The result of one seed.
 #[derive(Clone, Debug, Serialize, PartialEq, Eq)]
 pub struct Report {
-    /// The seed.
+    /// Replays the run, with the same number of steps.
     pub seed: u64,
-    /// Things that happened in all, those after the storm included.
+    /// Events handled, in the storm and after it.
     pub steps: u64,
     /// Virtual time, milliseconds.
     pub simulated_ms: u64,
-    /// Of everything that was told to anybody. The same seed, steps and program give the same.
+    /// Over all events delivered to hosts' programs; the same seed, steps and program give the same hash.
     pub trace_hash: String,
-    /// Virtual connections.
+    /// Virtual connections begun.
     pub streams: usize,
-    /// Of those, ended in good order and complete.
+    /// Virtual connections that ended in good order and complete.
     pub completed: u64,
-    /// Of those, broken by a fault or by one of the two ends.
+    /// Virtual connections that a fault or one of their ends broke.
     pub broken: u64,
     /// Bytes delivered, both ways, each checked.
     pub delivered_bytes: u64,
-    /// ReleaseSchedule at replies that the server keeps until a client's TCP has acknowledged them.
+    /// Checks of replies that the server keeps until a client's TCP has acknowledged them.
     pub kept_looks: u64,
     /// Clients that helpers closed because memory was short.
     pub closed_for_memory: u64,
     /// Segments of links that were altered on the path.
     pub altered: u64,
-    /// Faults made.
+    /// Faults injected.
     pub faults: u64,
     /// Batches that helpers sent.
     pub batches: u64,
-    /// Data messages in them.
+    /// Data messages in these batches.
     pub messages: u64,
-    /// What was wrong. Nothing, one hopes.
+    /// Violations; empty if the code under test is right.
     pub violations: Vec<String>,
 }
 
-/// After the storm something must make progress within this virtual time: longer than any timer.
+/// Bound of the virtual time without progress after the storm: longer than any timer.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
 
 /// Runs a world from a seed: `steps` of storm, then calm.

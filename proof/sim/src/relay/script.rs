@@ -1,4 +1,4 @@
-//! What a client means to do, drawn from the seed.
+//! What a client does, drawn from the seed.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,56 +9,54 @@ use crate::oracle::Shared;
 use crate::pattern::{TOKEN_BYTES, Token, bytes_of, request_word};
 use crate::rng::Rng;
 
-/// How a client behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum Behaviour {
     /// Sends, finishes, reads all, closes.
-    Polite,
+    Normal,
     /// Reads slowly, and sends in pieces with pauses.
     Slow,
-    /// Resets after so many bytes.
-    Leaves(u64),
+    /// Resets its connection after this many bytes.
+    ResetsAfter(u64),
     /// Does not read until the storm is over.
-    Deaf,
+    ReadsLate,
 }
 
-/// One virtual connection from its client's side: what is still to be sent, what was received.
+/// The client's side of one virtual connection.
 #[derive(Debug)]
 pub struct Script {
-    /// Its name in the oracle's books.
+    /// The stream's token at the oracle.
     pub token: Token,
-    /// How it behaves.
-    pub manner: Manner,
+    pub behaviour: Behaviour,
     length: u64,
     sent: u64,
-    /// Until when it pauses.
+    /// The client sends nothing before this time.
     pub pause: Time,
-    /// It has said that it sends no more.
+    /// The client has sent its end.
     pub finished: bool,
-    /// It was told that the server sends no more.
+    /// The client has received the end of the replies.
     pub saw_end: bool,
-    /// Received and not yet given credit for.
+    /// Received and not yet given credit for, bytes.
     pub unread: u64,
     oracle: Shared,
 }
 
 impl Script {
-    /// Draws one.
-    pub fn new(rng: &mut Rng, client: SocketAddr, rude_in_1000: u64, oracle: &Shared) -> Script {
+    /// Draws a client's script, and begins its stream at the oracle.
+    pub fn new(rng: &mut Rng, client: SocketAddr, early_ends_in_1000: u64, oracle: &Shared) -> Script {
         let token = rng.word();
         let length =
             TOKEN_BYTES + if rng.chance(1, 8) { rng.scale(30_000, 400_000) } else { rng.scale(1, 4000) };
-        let manner = if rng.chance(rude_in_1000, 1000) {
-            if rng.chance(1, 4) { Manner::Deaf } else { Manner::Leaves(rng.scale(1, length)) }
+        let behaviour = if rng.chance(early_ends_in_1000, 1000) {
+            if rng.chance(1, 4) { Behaviour::ReadsLate } else { Behaviour::ResetsAfter(rng.scale(1, length)) }
         } else if rng.chance(1, 4) {
-            Manner::Slow
+            Behaviour::Slow
         } else {
-            Manner::Polite
+            Behaviour::Normal
         };
-        oracle.borrow_mut().begin(token, client, matches!(manner, Manner::Polite | Manner::Slow));
+        oracle.borrow_mut().begin(token, client, matches!(behaviour, Behaviour::Normal | Behaviour::Slow));
         Script {
             token,
-            manner,
+            behaviour,
             length,
             sent: 0,
             pause: Time::ZERO,
@@ -69,7 +67,7 @@ impl Script {
         }
     }
 
-    /// The next bytes to be sent, if it sends now.
+    /// The next bytes to be sent; empty during a pause and after the end.
     pub fn next_bytes(&self, now: Time, rng: &mut Rng) -> Vec<u8> {
         if self.finished || self.pause > now {
             return Vec::new();
@@ -78,64 +76,59 @@ impl Script {
         bytes_of(request_word, self.token, self.sent, part)
     }
 
-    /// So many of them were taken.
-    pub fn took(&mut self, bytes: usize, now: Time, rng: &mut Rng) {
+    /// The transport took this many bytes.
+    pub fn sent_bytes(&mut self, bytes: usize, now: Time, rng: &mut Rng) {
         self.sent += bytes as u64;
         self.oracle.borrow_mut().sent(self.token, bytes as u64);
-        if self.manner == Manner::Slow {
+        if self.behaviour == Behaviour::Slow {
             self.pause = now + Duration::from_nanos(rng.scale(1_000, 3_000_000));
         }
     }
 
-    /// Whether all is sent, and it may say so.
+    /// Whether all bytes are sent, and the end is not.
     pub fn is_sent(&self) -> bool {
         self.sent == self.length && !self.finished
     }
 
-    /// It says that it sends no more.
     pub fn finish(&mut self) {
         self.finished = true;
         self.oracle.borrow_mut().sent_all(self.token);
     }
 
-    /// Whether it leaves now, without a word.
-    pub fn leaves(&self) -> bool {
-        matches!(self.manner, Manner::Leaves(after) if self.sent >= after)
+    pub fn resets(&self) -> bool {
+        matches!(self.behaviour, Behaviour::ResetsAfter(after) if self.sent >= after)
     }
 
-    /// Bytes of the reply.
-    pub fn got(&mut self, bytes: &[u8]) {
+    pub fn received(&mut self, bytes: &[u8]) {
         self.unread += bytes.len() as u64;
-        self.oracle.borrow_mut().got_by_client(self.token, bytes);
+        self.oracle.borrow_mut().client_received(self.token, bytes);
     }
 
-    /// Bytes that it reads now: credit for them is given back.
+    /// Reads some bytes; returns how many, to be granted again.
     pub fn reads(&mut self, rng: &mut Rng) -> u64 {
-        let part = match self.manner {
-            Manner::Deaf => 0,
-            Manner::Slow => self.unread.min(rng.scale(1, 10_000)),
-            Manner::Polite | Manner::Leaves(_) => self.unread,
+        let part = match self.behaviour {
+            Behaviour::ReadsLate => 0,
+            Behaviour::Slow => self.unread.min(rng.scale(1, 10_000)),
+            Behaviour::Normal | Behaviour::ResetsAfter(_) => self.unread,
         };
         self.unread -= part;
         part
     }
 
-    /// No more replies follow.
     pub fn end_of_replies(&mut self) {
         if !std::mem::replace(&mut self.saw_end, true) {
             self.oracle.borrow_mut().client_saw_end(self.token);
         }
     }
 
-    /// It is over.
     pub fn done(&self) {
         self.oracle.borrow_mut().client_done(self.token, self.saw_end && self.finished);
     }
 
-    /// The storm is over: who did not read reads.
+    /// A client that did not read begins to.
     pub fn calm_down(&mut self) {
-        if self.manner == Manner::Deaf {
-            self.manner = Manner::Polite;
+        if self.behaviour == Behaviour::ReadsLate {
+            self.behaviour = Behaviour::Normal;
         }
     }
 }

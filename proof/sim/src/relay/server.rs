@@ -1,4 +1,4 @@
-//! The server: the shipped end of its links, and a small application behind them with buffers of its own.
+//! The server: the shipped end of its links, and a small application behind them with its own buffers.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,18 +20,17 @@ use crate::rng::Rng;
 /// Replies that the application prepares before it stops reading requests.
 const OWED_BYTES_MAX: u64 = 64 * 1024;
 
-/// A server host's application.
 pub struct Server {
     config: Arc<ServerConfig>,
     local: SocketAddr,
     rng: Rng,
     oracle: Shared,
     links: BTreeMap<Conn, Link>,
-    /// Of a thousand connections, how many are refused; how many are closed early.
-    rude_in_1000: u64,
-    /// Still to be planted.
+    /// Connections, of a thousand, that are refused; and as many that are closed early.
+    early_ends_in_1000: u64,
+    /// A fault that is not planted yet, or one that lasts.
     pub(crate) canary: Option<Canary>,
-    /// Somebody alters links on their path.
+    /// An attacker alters links on their path.
     pub(crate) is_altered: bool,
     work_at: Option<Time>,
 }
@@ -39,16 +38,15 @@ pub struct Server {
 struct Link {
     end: ServerLink,
     unsent: Option<Chunk>,
-    /// Bytes that were read and may be granted again when the link may be read.
+    /// Bytes that were read, to be granted again when [`ServerLink::may_read`] allows it.
     ungranted: u32,
     connections: BTreeMap<u32, Connection>,
-    /// Closed by the client, and by the application at its own pace.
+    /// Closed by the client; the application closes them later, at its own pace.
     closing: Vec<(Id, CloseReason)>,
-    /// A canary holds this back.
+    /// A piece held back by [`Canary::SwapPieces`].
     held: Option<(u32, Vec<u8>)>,
 }
 
-/// One virtual connection as the application sees it.
 struct Connection {
     client: SocketAddr,
     head: Vec<u8>,
@@ -60,16 +58,16 @@ struct Connection {
     replied: u64,
     client_finished: bool,
     finished: bool,
-    /// Closes when it has read this much.
+    /// Closes early, when it has read this many bytes.
     close_at: Option<u64>,
-    /// Closes as soon as it has finished, or waits for the client to.
+    /// Closes as soon as it has finished; otherwise the client closes first.
     closes_first: bool,
-    /// A canary: never closes.
+    /// For [`Canary::ForgetClose`].
     keeps_id: bool,
 }
 
 impl Connection {
-    /// Replies for so many bytes of requests: none, an echo, or more than was asked for.
+    /// Length of the replies to `read` bytes of requests: nothing, an echo, or four times as much.
     fn reply_bytes(&self, read: u64) -> u64 {
         if is_attacker(self.client) {
             return read * 4;
@@ -80,11 +78,10 @@ impl Connection {
 }
 
 impl Server {
-    /// A server that has just started.
     pub fn new(
         config: Arc<ServerConfig>,
         local: SocketAddr,
-        rude_in_1000: u64,
+        early_ends_in_1000: u64,
         rng: Rng,
         oracle: Shared,
     ) -> Server {
@@ -94,7 +91,7 @@ impl Server {
             rng,
             oracle,
             links: BTreeMap::new(),
-            rude_in_1000,
+            early_ends_in_1000,
             canary: None,
             is_altered: false,
             work_at: Some(Time::ZERO),
@@ -106,7 +103,7 @@ impl Server {
         self.links.values().map(|link| link.end.connections()).sum()
     }
 
-    /// Plain clients for whom replies are kept, and from which offset on.
+    /// Plain clients with kept replies, and the offset at which these begin.
     pub(crate) fn kept_from(&self) -> impl Iterator<Item = (SocketAddr, u64)> + '_ {
         let ends = self.links.values().map(|link| &link.end);
         ends.flat_map(|end| {
@@ -123,8 +120,8 @@ impl Server {
                 Ok(Some(event)) => self.event(&mut link, event),
                 Ok(None) => break,
                 Err(error) => {
-                    // Faults lose connections, and only an alterer alters bytes: else whatever comes makes sense. Helpers are
-                    // given keys that nobody knows, too.
+                    // Faults lose connections, and only an alterer changes bytes: all other input must be valid.
+                    // Helpers may also use keys that the server does not know.
                     if !self.is_altered
                         && !matches!(error, LinkError::HandshakeTimeout | LinkError::UnknownKey { .. })
                     {
@@ -188,13 +185,13 @@ impl Server {
     }
 
     fn connect(&mut self, link: &mut Link, id: Id, client: SocketAddr) {
-        if self.rng.chance(self.rude_in_1000, 1000) {
+        if self.rng.chance(self.early_ends_in_1000, 1000) {
             link.end.refuse(id, RefuseReason::Full);
             self.oracle.borrow_mut().server_refuses(client);
             return;
         }
         link.end.accept(id);
-        let rude = self.rng.chance(self.rude_in_1000, 1000);
+        let ends_early = self.rng.chance(self.early_ends_in_1000, 1000);
         let keeps_id = self.canary == Some(Canary::ForgetClose);
         let connection = Connection {
             client,
@@ -206,14 +203,14 @@ impl Server {
             replied: 0,
             client_finished: false,
             finished: false,
-            close_at: rude.then(|| self.rng.scale(1, 100_000)),
+            close_at: ends_early.then(|| self.rng.scale(1, 100_000)),
             closes_first: self.rng.chance(1, 2),
             keeps_id,
         };
         link.connections.insert(id.0, connection);
     }
 
-    /// What the link delivers, as the canary of the day has it.
+    /// Delivers bytes, with the planted fault.
     fn receive(&mut self, link: &mut Link, id: Id, bytes: &[u8]) {
         let known = link.connections.get(&id.0).is_some_and(|connection| connection.token.is_some());
         match self.canary.filter(|_| known) {
@@ -224,7 +221,7 @@ impl Server {
             Some(Canary::RepeatPiece) => {
                 self.canary = None;
                 self.take_in(link, id.0, bytes);
-                // The mistake is in what is delivered, not in the count of it.
+                // The fault is the repeated delivery, not the count of unread bytes.
                 if let Some(connection) = link.connections.get_mut(&id.0) {
                     connection.waiting -= bytes.len() as u64;
                 }
@@ -267,9 +264,9 @@ impl Server {
                 let token = Token::from_le_bytes(head);
                 if oracle.recognise(token, connection.client) {
                     connection.token = Some(token);
-                    oracle.got_by_server(token, &head);
+                    oracle.server_received(token, &head);
                     if connection.close_at.is_some() || connection.keeps_id {
-                        oracle.server_is_rude(token);
+                        oracle.server_ends_early(token);
                     }
                 }
             }
@@ -277,11 +274,11 @@ impl Server {
         if let Some(token) = connection.token
             && !rest.is_empty()
         {
-            oracle.got_by_server(token, rest);
+            oracle.server_received(token, rest);
         }
     }
 
-    /// The application's own pace: reads some, replies some, ends what is to be ended.
+    /// Gives the applications of a link a turn: they read, reply, and end. Returns whether any is still busy.
     fn work(&mut self, link: &mut Link) -> bool {
         let mut busy = false;
         let mut closed = Vec::new();
@@ -382,7 +379,6 @@ impl Server {
             .for_each(|token| oracle.server_done(token));
     }
 
-    /// The program dies: its streams are over for it.
     pub fn die(&mut self) {
         while let Some((_, link)) = self.links.pop_first() {
             self.drop_link(link);

@@ -1,4 +1,4 @@
-//! What helpers are told, at the start and while they run.
+//! Settings of helpers, at the start and while they run.
 
 use std::time::Duration;
 
@@ -12,7 +12,6 @@ use crate::rng::Rng;
 /// The name of the only service.
 pub(crate) const SERVICE: &str = "sim";
 
-/// What helpers are started with.
 pub(crate) fn of_helpers(rng: &mut Rng, calm: bool) -> Config {
     let mut clients = KeyRing::new();
     clients.accept(Role::Client, client_key());
@@ -26,7 +25,7 @@ pub(crate) fn of_helpers(rng: &mut Rng, calm: bool) -> Config {
         acknowledges_replies: rng.chance(1, 2),
         policy: policy(rng, max_delay),
         limits: Limits {
-            // Smaller ones pass a few bytes a round trip, and a stream of some hundred kilobytes never ends.
+            // With smaller windows, of a few bytes per round trip, a long stream would not end within a run.
             window_bytes: rng.scale(256, 256 * 1024) as u32,
             pending_bytes_max: rng.scale(1_000, 1 << 20) as usize,
             ..Limits::default()
@@ -44,8 +43,8 @@ pub(crate) fn of_helpers(rng: &mut Rng, calm: bool) -> Config {
     }
 }
 
-/// The smallest window of a server behind these helpers, in bytes. Algorithm 1 waits for its next batch as long as it waited
-/// for the last: after an idle time of seconds, a stream with a window of some bytes passes some bytes in as many seconds.
+/// The smallest window of a server behind these helpers, bytes. Algorithm 1 waits as long as it waited for the
+/// previous batch: after some idle seconds, a window of a few bytes would pass a few bytes in as many seconds.
 pub(crate) fn server_window_min(helpers: &Config) -> u32 {
     if helpers.services.iter().any(|service| service.policy == PolicyKind::Algorithm1) { 1024 } else { 16 }
 }
@@ -54,7 +53,7 @@ fn policy(rng: &mut Rng, max_delay: Duration) -> PolicyKind {
     match rng.below(3) {
         0 => PolicyKind::Fixed { delay: max_delay, bytes: 1 << 16 },
         1 => PolicyKind::Algorithm1,
-        // Drawn without a word of its own: worlds of the other policies stay what they were.
+        // Reuses an earlier draw, so that worlds with the other policies do not change.
         _ => match max_delay.subsec_nanos() % 3 {
             0 => PolicyKind::Adaptive { max_delay, max_bytes: 1 << 16 },
             1 => PolicyKind::Deadline { max_delay, max_bytes: 1 << 16 },
@@ -63,8 +62,7 @@ fn policy(rng: &mut Rng, max_delay: Duration) -> PolicyKind {
     }
 }
 
-/// What may change in a helper that runs: the shape of its links, its keys (of which the server knows only one), when
-/// batches go.
+/// Draws settings that may change in a running helper: links, keys (the server accepts only one), batch policy.
 pub(crate) fn other(rng: &mut Rng, config: &Config) -> Config {
     let mut config = config.clone();
     for service in &mut config.services {

@@ -1,4 +1,4 @@
-//! One world: clients, helpers and a server, the weather and the faults, all from one seed.
+//! A relay's world: clients, helpers, a server and faults, all from one seed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use spillway_relay::{Cut, Notice, Relay};
 use spillway_transport::Time;
 
-use crate::agenda::Happening;
+use crate::agenda::NetworkEvent;
 use crate::alterer::Alterer;
 use crate::attackers::{ATTACKERS_IP, Attackers};
 use crate::driver::{self, Down};
@@ -15,29 +15,29 @@ use crate::network::Network;
 use crate::oracle::{Oracle, Shared};
 use crate::relay::canary::Canary;
 use crate::relay::clients::Clients;
-use crate::relay::climate::{self, Climate, is_suspicious};
 use crate::relay::helpers;
 use crate::relay::library::Library;
 use crate::relay::server::Server;
 use crate::relay::settings;
+use crate::relay::world_config::{self, WorldConfig, is_suspicious};
 use crate::rng::Rng;
 use crate::socket::HostId;
 use crate::storm::Stormy;
 
-const RAW: HostId = 1;
+const PLAIN: HostId = 1;
 const LIBRARY: HostId = 2;
 const FIRST_HELPER: HostId = 3;
 
-/// Something is done by the world itself.
+/// Numbers of the world's own events; a host's index is added to `RESTART`.
 const FAULT: u64 = 0;
 const RESTART: u64 = 1;
 
-/// From where on the server keeps replies is looked at once in so many steps.
+/// The server's kept replies are checked once in this many steps.
 const KEPT_EVERY: u64 = 16;
 
 enum Node {
     Server(Box<Server>),
-    Raw(Box<Clients>),
+    Plain(Box<Clients>),
     Library(Box<Library>),
     Attackers(Box<Attackers>),
     Helper(Box<Relay>),
@@ -50,44 +50,50 @@ pub struct World {
     nodes: Vec<Node>,
     pub(crate) oracle: Shared,
     rng: Rng,
-    climate: Climate,
-    /// By host: how many clients each helper had when it was last looked at.
+    config: WorldConfig,
+    /// By host: clients of each helper at the last check.
     clients_before: Vec<u32>,
     storm: bool,
-    happened: u64,
-    /// Faults that were made.
+    steps: u64,
+    /// Faults injected.
     pub faults: u64,
-    /// Batches and messages that helpers sent, until they died or now.
+    /// Batches and messages that helpers sent.
     pub traffic: (u64, u64),
 }
 
 impl World {
-    /// A world at its beginning.
+    /// Creates a world at its beginning.
     pub fn new(seed: u64, canary: Option<Canary>) -> World {
         let mut rng = Rng::new(seed);
-        // From generators of their own: the rest of each world stays what it was.
-        let mut of_attack = Rng::new(!seed);
-        let mut of_alterer = Rng::new(seed.rotate_left(32) ^ 1);
-        let climate = climate::drawn(&mut rng, &mut of_attack, &mut of_alterer, canary);
-        let mut network = Network::new(rng.word(), climate.weather);
-        let oracle: Shared = Shared::new(std::cell::RefCell::new(Oracle::new(climate.calm)));
-        let helpers = FIRST_HELPER..FIRST_HELPER + climate.helpers;
+        // Generators of their own leave the rest of each world unchanged.
+        let mut attack_rng = Rng::new(!seed);
+        let mut alterer_rng = Rng::new(seed.rotate_left(32) ^ 1);
+        let config = world_config::drawn(&mut rng, &mut attack_rng, &mut alterer_rng, canary);
+        let mut network = Network::new(rng.word(), config.weather);
+        let oracle: Shared = Shared::new(std::cell::RefCell::new(Oracle::new(config.calm)));
+        let helpers = FIRST_HELPER..FIRST_HELPER + config.helpers;
         network.add_host(ip(SERVER), &[11411]);
-        network.add_host(ip(RAW), &[]);
+        network.add_host(ip(PLAIN), &[]);
         network.add_host(ip(LIBRARY), &[]);
         for host in helpers.clone() {
             network.add_host(ip(host), &[11211, 11411]);
         }
         let targets = |port| helpers.clone().map(|host| address(host, port)).collect::<Vec<_>>();
-        let (most, rude) = (climate.clients_max, climate.rude_in_1000);
-        let raw =
-            Clients::new(network.addresses(RAW), targets(11211), most, rude, rng.fork(), oracle.clone());
+        let (most, early_ends) = (config.clients_max, config.early_ends_in_1000);
+        let plain = Clients::new(
+            network.addresses(PLAIN),
+            targets(11211),
+            most,
+            early_ends,
+            rng.fork(),
+            oracle.clone(),
+        );
         let library = Library::new(
             network.addresses(LIBRARY),
             targets(11411),
             client_key(),
             most / 2,
-            rude,
+            early_ends,
             rng.fork(),
             oracle.clone(),
         );
@@ -95,34 +101,34 @@ impl World {
             network.draw_clock(host);
         }
         let mut world = World {
-            nodes: vec![Node::Down(Down), Node::Raw(Box::new(raw)), Node::Library(Box::new(library))],
+            nodes: vec![Node::Down(Down), Node::Plain(Box::new(plain)), Node::Library(Box::new(library))],
             network,
             oracle,
             rng,
-            clients_before: vec![0; FIRST_HELPER + climate.helpers],
-            climate,
+            clients_before: vec![0; FIRST_HELPER + config.helpers],
+            config,
             storm: true,
-            happened: 0,
+            steps: 0,
             faults: 0,
             traffic: (0, 0),
         };
-        world.nodes.resize_with(FIRST_HELPER + world.climate.helpers, || Node::Down(Down));
+        world.nodes.resize_with(FIRST_HELPER + world.config.helpers, || Node::Down(Down));
         world.start(SERVER);
         helpers.clone().for_each(|host| world.start(host));
-        if let Some(attack) = world.climate.attack {
+        if let Some(attack) = world.config.attack {
             let host = world.network.add_host(ATTACKERS_IP, &[]);
             let addresses = world.network.addresses(host);
-            let attackers = Attackers::new(attack, true, addresses, targets(11411), client_key(), of_attack);
+            let attackers = Attackers::new(attack, true, addresses, targets(11411), client_key(), attack_rng);
             world.nodes.push(Node::Attackers(Box::new(attackers)));
         }
-        if world.climate.is_altered {
-            world.network.alterer = Some(Alterer::new(SERVER, of_alterer));
+        if world.config.is_altered {
+            world.network.alterer = Some(Alterer::new(SERVER, alterer_rng));
         }
-        world.network.is_hasty = canary == Some(Canary::HastyAcknowledgement);
-        world.network.grants_all = canary == Some(Canary::ReadFlooders);
-        world.network.pretends_to_hold = canary == Some(Canary::CloseIdle);
+        world.network.acknowledges_early = canary == Some(Canary::HastyAcknowledgement);
+        world.network.grants_everything = canary == Some(Canary::ReadFlooders);
+        world.network.reports_full_memory = canary == Some(Canary::CloseIdle);
         if canary == Some(Canary::FlipByte) {
-            world.network.flip = Some((RAW, FIRST_HELPER, 10));
+            world.network.flip = Some((PLAIN, FIRST_HELPER, 10));
         }
         if let Node::Server(server) = &mut world.nodes[SERVER] {
             server.canary = canary;
@@ -130,8 +136,8 @@ impl World {
         for host in 0..world.nodes.len() {
             world.network.turn_soon(host);
         }
-        if !world.climate.calm {
-            world.network.after(Duration::from_millis(5), Happening::World(FAULT));
+        if !world.config.calm {
+            world.network.after(Duration::from_millis(5), NetworkEvent::World(FAULT));
         }
         world
     }
@@ -139,19 +145,18 @@ impl World {
     fn start(&mut self, host: HostId) {
         let mut rng = self.rng.fork();
         self.nodes[host] = if host == SERVER {
-            let rude = self.climate.rude_in_1000 / 4;
-            let (mut config, oracle) = (self.climate.server.clone(), self.oracle.clone());
+            let early_ends = self.config.early_ends_in_1000 / 4;
+            let (mut config, oracle) = (self.config.server.clone(), self.oracle.clone());
             if self.faults > 0 && rng.chance(1, 2) {
-                // It comes back with other settings.
-                let least = settings::server_window_min(&self.climate.relay);
+                let least = settings::server_window_min(&self.config.relay);
                 Arc::make_mut(&mut config).limits.window_bytes =
                     (rng.scale(16, 256 * 1024) as u32).max(least);
             }
-            let mut server = Server::new(config, address(SERVER, 11411), rude, rng, oracle);
-            server.is_altered = self.climate.is_altered;
+            let mut server = Server::new(config, address(SERVER, 11411), early_ends, rng, oracle);
+            server.is_altered = self.config.is_altered;
             Node::Server(Box::new(server))
         } else {
-            match helpers::start(&self.climate.relay, rng) {
+            match helpers::start(&self.config.relay, rng) {
                 Ok(relay) => Node::Helper(relay),
                 Err(error) => {
                     self.oracle.borrow_mut().violation(format!("a fault of the simulator: {error}"));
@@ -170,7 +175,7 @@ impl World {
         }
         self.network.crash(host);
         let down = Duration::from_nanos(self.rng.scale(1_000_000, 300_000_000));
-        self.network.after(down, Happening::World(RESTART + host as u64));
+        self.network.after(down, NetworkEvent::World(RESTART + host as u64));
     }
 
     fn count(&mut self, relay: &Relay) {
@@ -180,25 +185,24 @@ impl World {
         }
     }
 
-    /// What must hold at every moment.
     fn check_bounds(&mut self) {
         for (node, before) in self.nodes.iter_mut().zip(&mut self.clients_before) {
             let Node::Helper(relay) = node else { continue };
-            // Some may have come, or left, in the same turn.
+            // Clients may have come or left in this turn.
             let clients = relay.clients();
-            let has_been_full = clients.max(*before) * 2 >= self.climate.relay.clients_max;
+            let has_been_full = clients.max(*before) * 2 >= self.config.relay.clients_max;
             *before = clients;
             while let Some(notice) = relay.poll_notice() {
                 if let Notice::ClientCut { client, why: Cut::Memory(_), .. } = notice
-                    && client.ip() == ip(RAW)
+                    && client.ip() == ip(PLAIN)
                 {
                     self.oracle.borrow_mut().closed_for_memory(client);
                 }
-                if is_suspicious(notice, &self.climate, has_been_full) {
-                    self.oracle.borrow_mut().violation(format!("a helper says {notice:?}"));
+                if is_suspicious(notice, &self.config, has_been_full) {
+                    self.oracle.borrow_mut().violation(format!("a helper reports {notice:?}"));
                 }
             }
-            if let Some(what) = helpers::beyond_bounds(relay, &self.climate.relay) {
+            if let Some(what) = helpers::beyond_bounds(relay, &self.config.relay) {
                 self.oracle.borrow_mut().violation(what);
             }
         }
@@ -207,30 +211,29 @@ impl World {
         }
     }
 
-    /// What a plain client's TCP lacks is kept by the server, if anything is.
+    /// Checks that the server keeps all replies that a plain client's TCP lacks.
     fn check_kept(&mut self) {
         let Node::Server(server) = &self.nodes[SERVER] else { return };
-        let received = self.network.received_by(RAW);
+        let received = self.network.received_by(PLAIN);
         for (client, from) in server.kept_from() {
             if received.get(&client).is_some_and(|received| from > *received) {
-                let what = format!("what {client} lacks is not kept: only from {from} on");
+                let what = format!("replies that {client} lacks are not kept: only from offset {from}");
                 self.oracle.borrow_mut().violation(what);
             }
         }
     }
 
-    /// What helpers hold for attackers is bounded.
     fn check_attackers(&mut self) {
         let Some(Node::Attackers(attackers)) = self.nodes.last() else { return };
-        let helpers = FIRST_HELPER..FIRST_HELPER + self.climate.helpers;
+        let helpers = FIRST_HELPER..FIRST_HELPER + self.config.helpers;
         for host in helpers {
             let Node::Helper(relay) = &self.nodes[host] else { continue };
-            let connection_bytes_max = self.climate.relay.connection_buffer_bytes;
+            let connection_bytes_max = self.config.relay.connection_buffer_bytes;
             let (clients, _) = relay.client_statuses(None, usize::MAX);
             let beyond = clients.iter().find_map(|client| {
                 attackers.beyond_bounds(client.client, client.buffered, connection_bytes_max)
             });
-            let too_many = attackers.beyond_strangers(&self.network, host, self.climate.unauthenticated);
+            let too_many = attackers.beyond_strangers(&self.network, host, self.config.unauthenticated);
             for what in beyond.into_iter().chain(too_many) {
                 self.oracle.borrow_mut().violation(what);
             }
@@ -242,14 +245,14 @@ impl World {
             return;
         }
         self.faults += 1;
-        let helper = FIRST_HELPER + self.rng.below(self.climate.helpers as u64) as usize;
+        let helper = FIRST_HELPER + self.rng.below(self.config.helpers as u64) as usize;
         match self.rng.below(20) {
             0 => self.stop_if_up(SERVER),
             1 => self.stop_if_up(helper),
             2 => self.drain(helper),
             3 => self.change_settings(helper),
             4..=5 => {
-                // Of the server's host: a link.
+                // A connection of the server's host is a link.
                 if let Some(conn) = self.network.any_connection(SERVER, &mut self.rng) {
                     self.network.cut(SERVER, conn);
                 }
@@ -261,14 +264,14 @@ impl World {
                 }
             }
             _ => {
-                let host = self.rng.pick(&[RAW, LIBRARY, helper]);
+                let host = self.rng.pick(&[PLAIN, LIBRARY, helper]);
                 if let Some(conn) = self.network.any_connection(host, &mut self.rng) {
                     self.network.cut(host, conn);
                 }
             }
         }
-        let next = self.rng.scale(1_000_000, self.climate.fault_ns_max);
-        self.network.after(Duration::from_nanos(next), Happening::World(FAULT));
+        let next = self.rng.scale(1_000_000, self.config.fault_ns_max);
+        self.network.after(Duration::from_nanos(next), NetworkEvent::World(FAULT));
     }
 
     fn stop_if_up(&mut self, host: HostId) {
@@ -277,7 +280,7 @@ impl World {
         }
     }
 
-    /// A helper goes away in good order, or is stopped when its time is up.
+    /// Drains a helper, or stops it if it is drained.
     fn drain(&mut self, host: HostId) {
         let within = Duration::from_nanos(self.rng.scale(1_000_000, 50_000_000));
         if let Node::Helper(relay) = &mut self.nodes[host] {
@@ -288,11 +291,11 @@ impl World {
         }
     }
 
-    /// A helper that runs gets other settings, or its service is taken out until it does.
+    /// Changes a running helper's settings, or drains its service until the next change.
     fn change_settings(&mut self, host: HostId) {
         let within = Duration::from_nanos(self.rng.scale(1_000_000, 50_000_000));
         let drains = self.rng.chance(1, 4);
-        let config = settings::other(&mut self.rng, &self.climate.relay);
+        let config = settings::other(&mut self.rng, &self.config.relay);
         let Node::Helper(relay) = &mut self.nodes[host] else { return };
         if relay.is_draining() {
             return;
@@ -305,14 +308,14 @@ impl World {
             relay.reconfigure(now, config, within, port).is_err()
         });
         if refused {
-            self.oracle.borrow_mut().violation("a helper refuses its settings".to_owned());
+            self.oracle.borrow_mut().violation("a helper refuses valid settings".to_owned());
         }
     }
 
-    /// The end: everything must have ended. Returns batches and messages sent by helpers.
+    /// Checks that everything has ended. Returns batches and messages sent by helpers.
     pub fn finish(&mut self) -> (u64, u64) {
-        if !self.went_wrong() {
-            for what in self.left() {
+        if !self.has_violations() {
+            for what in self.leftovers() {
                 self.oracle.borrow_mut().violation(format!("after the storm there are still {what}"));
             }
             self.oracle.borrow_mut().all_ended();
@@ -330,21 +333,21 @@ impl Stormy for World {
     fn step(&mut self) -> bool {
         match self.network.pop() {
             None => return false,
-            Some(Happening::World(FAULT)) => self.fault(),
-            Some(Happening::World(restart)) => self.start((restart - RESTART) as HostId),
+            Some(NetworkEvent::World(FAULT)) => self.fault(),
+            Some(NetworkEvent::World(restart)) => self.start((restart - RESTART) as HostId),
             Some(what) => {
                 let nodes = &mut self.nodes;
-                driver::happen(&mut self.network, what, |network, host| match &mut nodes[host] {
+                driver::handle(&mut self.network, what, |network, host| match &mut nodes[host] {
                     Node::Server(node) => driver::turn(network, host, &mut **node),
-                    Node::Raw(node) => driver::turn(network, host, &mut **node),
+                    Node::Plain(node) => driver::turn(network, host, &mut **node),
                     Node::Library(node) => driver::turn(network, host, &mut **node),
                     Node::Attackers(node) => driver::turn(network, host, &mut **node),
                     Node::Helper(node) => driver::turn(network, host, &mut **node),
                     Node::Down(node) => driver::turn(network, host, node),
                 });
                 self.check_bounds();
-                self.happened += 1;
-                if self.happened.is_multiple_of(KEPT_EVERY) {
+                self.steps += 1;
+                if self.steps.is_multiple_of(KEPT_EVERY) {
                     self.check_kept();
                     self.check_attackers();
                 }
@@ -364,18 +367,18 @@ impl Stormy for World {
                 self.stop(host);
                 continue;
             }
-            let config = self.climate.relay.clone();
+            let config = self.config.relay.clone();
             let refused = driver::command(&mut self.network, host, &mut **relay, |now, relay, port| {
                 relay.reconfigure(now, config, Duration::from_millis(50), port).is_err()
             });
             if refused {
-                self.oracle.borrow_mut().violation("a helper refuses its settings".to_owned());
+                self.oracle.borrow_mut().violation("a helper refuses valid settings".to_owned());
             }
         }
         let now = self.network.now();
         for host in 0..self.nodes.len() {
             match &mut self.nodes[host] {
-                Node::Raw(clients) => clients.calm_down(now),
+                Node::Plain(clients) => clients.calm_down(now),
                 Node::Library(clients) => clients.calm_down(now),
                 Node::Attackers(attackers) => attackers.calm_down(),
                 _ => continue,
@@ -384,7 +387,7 @@ impl Stormy for World {
         }
     }
 
-    fn left(&self) -> Vec<String> {
+    fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
         let mut note = |what: &str, count: usize| {
             if count > 0 {
@@ -394,12 +397,12 @@ impl Stormy for World {
         note("streams", self.oracle.borrow().open());
         for node in &self.nodes {
             match node {
-                Node::Raw(clients) => note("plain clients' connections", clients.open()),
+                Node::Plain(clients) => note("plain clients' connections", clients.open()),
                 Node::Library(clients) => note("library clients' links", clients.open()),
                 Node::Attackers(attackers) => note("attackers' connections", attackers.open()),
                 Node::Server(server) => note("connections at the server", server.connections()),
                 Node::Helper(relay) => {
-                    helpers::left(relay).into_iter().for_each(|(what, count)| note(what, count))
+                    helpers::leftovers(relay).into_iter().for_each(|(what, count)| note(what, count))
                 }
                 Node::Down(_) => note("host down", 1),
             }
@@ -411,11 +414,10 @@ impl Stormy for World {
         self.oracle.borrow().progress()
     }
 
-    fn went_wrong(&self) -> bool {
+    fn has_violations(&self) -> bool {
         !self.oracle.borrow().violations().is_empty()
     }
 
-    /// The world's time.
     fn now(&self) -> Time {
         self.network.now()
     }

@@ -1,5 +1,5 @@
-//! The application behind a server's sessions: reads at its own pace, replies with an echo, with more or with nothing, and
-//! closes when its time has come. It writes again only when it was told that there is room.
+//! The application behind a server's sessions: reads at its own pace, replies with nothing, an echo or more, and
+//! closes at its own time. After a partial write it waits for room.
 
 use spillway_batch::CloseReason;
 use spillway_wire::session::SessionId;
@@ -10,7 +10,6 @@ use crate::rng::Rng;
 /// Replies that the application prepares before it stops reading requests.
 const OWED_BYTES_MAX: u64 = 64 * 1024;
 
-/// One session as the application sees it.
 pub(crate) struct App {
     pub(crate) id: SessionId,
     pub(crate) is_accepted: bool,
@@ -19,29 +18,27 @@ pub(crate) struct App {
     read: u64,
     pub(crate) replied: u64,
     pub(crate) client_finished: bool,
-    /// It was told of room since its last reply was taken in part only.
+    /// False between a partial write and the next event of room.
     pub(crate) may_write: bool,
     finished: bool,
-    /// Closes when it has read this much.
+    /// Closes early, when it has read this many bytes.
     close_at: Option<u64>,
-    /// Closes as soon as it has finished, or waits for the client to.
+    /// Closes as soon as it has finished; otherwise the client closes first.
     closes_first: bool,
 }
 
-/// How an application ends a session.
 pub(crate) enum End {
-    /// It does not, yet.
+    /// Stays open.
     Open,
-    /// It writes no more, or at once closes too.
+    /// Writes no more, and closes at once if `closes`.
     Finish { closes: bool },
-    /// It closes before its time.
+    /// Closes early.
     Close(CloseReason),
 }
 
 impl App {
-    /// Of a session that has begun.
-    pub(crate) fn new(id: SessionId, rude_in_1000: u64, rng: &mut Rng) -> App {
-        let rude = rng.chance(rude_in_1000, 1000);
+    pub(crate) fn new(id: SessionId, early_ends_in_1000: u64, rng: &mut Rng) -> App {
+        let ends_early = rng.chance(early_ends_in_1000, 1000);
         App {
             id,
             is_accepted: false,
@@ -51,28 +48,28 @@ impl App {
             client_finished: false,
             may_write: true,
             finished: false,
-            close_at: rude.then(|| rng.scale(1, 50_000)),
+            close_at: ends_early.then(|| rng.scale(1, 50_000)),
             closes_first: rng.chance(1, 2),
         }
     }
 
-    /// Replies for what was read.
+    /// Bytes of replies to everything read.
     fn owed(&self) -> u64 {
         self.read * [0, 1, 1, 4][usize::from(self.id.0[0] % 4)]
     }
 
-    /// What it would reply now.
-    pub(crate) fn unsaid(&self) -> u64 {
+    /// Bytes of replies that are not written yet.
+    pub(crate) fn unwritten(&self) -> u64 {
         self.owed() - self.replied
     }
 
-    /// How much of what waits it may read before it has replied more.
+    /// Bytes that the application may read before it has replied more.
     fn readable(&self) -> u64 {
-        // Each byte read may be owed four times.
-        self.waiting.min(OWED_BYTES_MAX.saturating_sub(self.unsaid()) / 4)
+        // Each byte read causes up to four bytes of replies.
+        self.waiting.min(OWED_BYTES_MAX.saturating_sub(self.unwritten()) / 4)
     }
 
-    /// Reads some; how much.
+    /// Reads some bytes; returns how many.
     pub(crate) fn reads(&mut self, rng: &mut Rng) -> u64 {
         let part = self.readable().min(rng.scale(1, 64 * 1024));
         self.waiting -= part;
@@ -80,12 +77,12 @@ impl App {
         part
     }
 
-    /// What to do about its end. A planted fault has it end too early.
-    pub(crate) fn ends(&mut self, canary: Option<Canary>, rng: &mut Rng) -> End {
+    /// Decides about the application's end. [`Canary::EarlyEnd`] ends before all replies are written.
+    pub(crate) fn next_end(&mut self, canary: Option<Canary>, rng: &mut Rng) -> End {
         if self.close_at.is_some_and(|at| self.read >= at) {
             return End::Close(rng.pick(&[CloseReason::Normal, CloseReason::Reset]));
         }
-        let has_replied = self.unsaid() == 0 || canary == Some(Canary::EarlyEnd);
+        let has_replied = self.unwritten() == 0 || canary == Some(Canary::EarlyEnd);
         if self.finished || !self.client_finished || self.waiting > 0 || !has_replied {
             return End::Open;
         }
@@ -93,8 +90,8 @@ impl App {
         End::Finish { closes: self.closes_first }
     }
 
-    /// Whether it can get on without being told anything.
+    /// Whether the application can work without a further event.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.is_accepted || self.readable() > 0 || (self.may_write && !self.finished && self.unsaid() > 0)
+        !self.is_accepted || self.readable() > 0 || (self.may_write && !self.finished && self.unwritten() > 0)
     }
 }

@@ -1,5 +1,5 @@
-//! The books of all sessions: what each must carry, and who still knows it. They stand outside the code under test: what
-//! they know they have from the two applications, and from what is said on the wire.
+//! The checker of all sessions, outside the code under test: it compares what the two applications sent and received,
+//! and what passed on the wire.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ use super::check::{Check, Violation};
 use crate::pattern::{bytes_of, first_wrong, reply_word, request_word};
 use crate::violations::Violations;
 
-/// One session, as both applications know it.
+/// One session, as both applications see it.
 #[derive(Clone, Debug, Default)]
 struct Entry {
     token: u64,
@@ -28,31 +28,31 @@ struct Entry {
     replied_all: bool,
     closed_by_server: bool,
     read_by_client: u64,
-    /// The server has told that it sends no more, and the client heard it.
+    /// The client has received the end of the replies.
     complete: bool,
-    /// The last first words that the client said.
-    epoch_said: u32,
-    /// The last that a server went by, in the life that it knows.
-    epoch_taken: u32,
-    /// The life that a server knows now.
-    life_known: Option<u64>,
-    /// The life that the client knows.
-    life_heard: Option<u64>,
-    /// The most that any server acknowledged, and the client heard.
+    /// Epoch of the client's last opening message.
+    epoch_sent: u32,
+    /// Epoch of the last opening message that the server accepted, in its present life.
+    epoch_accepted: u32,
+    /// The life that the server gave the session; `None` while no server knows the session.
+    server_life: Option<u64>,
+    /// The life in the first answer that the client accepted.
+    client_life: Option<u64>,
+    /// Highest offset that a server acknowledged and the client received.
     acknowledged: u64,
-    /// A server knew it and lost it: by a restart, or because its client did not return.
+    /// A server knew the session and lost it: by a restart, or because the client did not return in time.
     was_forgotten: bool,
-    /// A server said *gone* when it need not remember any more how it ended.
+    /// A server refused with *gone* after it was allowed to forget how the session ended.
     is_long_over: bool,
     gone: bool,
     over: bool,
 }
 
 impl Entry {
-    /// What a server knows is not what the client means: it began because of words that came late. To its application it
-    /// is a connection on which nothing is ever said.
-    fn is_ghost(&self) -> bool {
-        self.over || (self.life_heard.is_some() && self.life_heard != self.life_known)
+    /// The server's session is not the client's: it began with a delayed or replayed opening message, and its
+    /// application never receives anything.
+    fn is_stale(&self) -> bool {
+        self.over || (self.client_life.is_some() && self.client_life != self.server_life)
     }
 
     fn closed_in_order(&self) -> bool {
@@ -60,29 +60,29 @@ impl Entry {
     }
 }
 
-/// All of them, and what was wrong.
+/// All sessions, and the violations found.
 #[derive(Debug)]
 pub struct Books {
     sessions: BTreeMap<SessionId, Entry>,
     violations: Violations<Violation>,
-    /// This is not looked at.
+    /// This check is off.
     blind: Option<Check>,
     clients: StreamLimits,
     server: TableLimits,
-    /// Sessions that have ended at the server that is up, and until when it remembers them.
+    /// Sessions that have ended at the present server, and until when the server remembers them.
     ended: VecDeque<(Time, SessionId)>,
     open: usize,
     /// Bytes delivered, both ways.
     pub delivered: u64,
     /// Sessions that ended complete.
     pub completed: u64,
-    /// Sessions whose clients were told *gone*.
+    /// Sessions whose clients learned that they were *gone*.
     pub gone: u64,
-    /// Times that a session went on, on another carrier.
+    /// Resumptions on another carrier.
     pub moves: u64,
-    /// First words, or answers to them, that somebody said again and that were refused.
+    /// Replayed opening messages, or answers to them, that were refused.
     pub copies_refused: u64,
-    /// First words that somebody said before the client's own arrived.
+    /// Opening messages that a replay delivered before the client did.
     pub copies_taken: u64,
 }
 
@@ -96,7 +96,7 @@ fn token_of(id: SessionId) -> u64 {
 }
 
 impl Books {
-    /// Empty books. The bounds are those of each end of a session; `blind` is not looked at.
+    /// A checker without sessions. `clients` and `server` bound each end of a session; the check `blind` is off.
     pub fn new(clients: StreamLimits, server: TableLimits, blind: Option<Check>) -> Books {
         Books {
             sessions: BTreeMap::new(),
@@ -115,29 +115,29 @@ impl Books {
         }
     }
 
-    /// Notes something that must not be.
+    /// Records a violation, unless the check is off.
     pub fn violation(&mut self, check: Check, what: String) {
         if self.blind != Some(check) {
             self.violations.push(Violation { check, what });
         }
     }
 
-    /// Everything that must not have been.
+    /// The first violations found; later ones are dropped.
     pub fn violations(&self) -> &[Violation] {
         self.violations.as_slice()
     }
 
-    /// Sessions there have been.
+    /// Sessions begun so far.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Sessions whose clients still hope.
+    /// Sessions that have not ended at their clients.
     pub fn open(&self) -> usize {
         self.open
     }
 
-    /// Grows whenever a byte is delivered, or a session ends or goes on elsewhere.
+    /// Grows with every delivered byte, every ended session and every move.
     pub fn progress(&self) -> u64 {
         self.delivered + self.completed + self.gone + self.moves
     }
@@ -151,29 +151,27 @@ impl Books {
         self.violation(check, format!("session {id:?}: {problem}: {entry:?}"));
     }
 
-    // The client's side.
-
-    /// A client makes a session.
+    /// A client begins a session.
     pub fn begin(&mut self, id: SessionId) {
         self.open += 1;
         let entry = Entry { token: token_of(id), ..Entry::default() };
         if self.sessions.insert(id, entry).is_some() {
-            self.wrong(Check::Rules, id, "made twice, a fault of the simulator");
+            self.wrong(Check::Rules, id, "made twice: a fault of the simulator");
         }
     }
 
-    /// The bytes that the client's application writes next.
+    /// The bytes that the client's application writes next, at most `most`.
     pub fn request(&mut self, id: SessionId, most: u64) -> Vec<u8> {
         let entry = self.entry(id);
         bytes_of(request_word, entry.token, entry.written, most)
     }
 
-    /// So many of them were taken.
+    /// The client's driver took this many bytes.
     pub fn wrote(&mut self, id: SessionId, bytes: u64) {
         let most = self.clients.kept_bytes_max as u64;
         let entry = self.entry(id);
         entry.written += bytes;
-        // What has not arrived is kept.
+        // Bytes that have not arrived are kept.
         if entry.written.saturating_sub(entry.read_by_server) > most
             && !entry.is_reset
             && !entry.closed_by_server
@@ -194,27 +192,27 @@ impl Books {
         entry.is_reset |= resets;
     }
 
-    /// The client says first words on another carrier.
+    /// The client sends an opening message on another carrier.
     pub fn client_opens(&mut self, id: SessionId, epoch: u32) {
         let entry = self.entry(id);
-        let before = std::mem::replace(&mut entry.epoch_said, epoch);
+        let before = std::mem::replace(&mut entry.epoch_sent, epoch);
         if epoch <= before {
-            self.wrong(Check::Epochs, id, "its client says an epoch again");
+            self.wrong(Check::Epochs, id, "its client repeats an epoch");
         }
     }
 
-    /// The client believes an answer to its first words.
+    /// The client accepts an answer to its opening message.
     pub fn client_attaches(&mut self, id: SessionId, answer: &Resumed) {
         let entry = self.entry(id);
-        let life = *entry.life_heard.get_or_insert(answer.life);
+        let life = *entry.client_life.get_or_insert(answer.life);
         entry.acknowledged = entry.acknowledged.max(answer.position.received);
-        if answer.epoch != entry.epoch_said || answer.life != life {
-            self.wrong(Check::Epochs, id, "its client believes another carrier's answer");
+        if answer.epoch != entry.epoch_sent || answer.life != life {
+            self.wrong(Check::Epochs, id, "its client accepts another carrier's answer");
         }
     }
 
-    /// The client hears that the server has received so much.
-    pub fn client_hears_acknowledged(&mut self, id: SessionId, received: u64) {
+    /// The client learns that the server has received `received` bytes.
+    pub fn client_sees_acknowledged(&mut self, id: SessionId, received: u64) {
         let entry = self.entry(id);
         entry.acknowledged = entry.acknowledged.max(received);
     }
@@ -228,7 +226,7 @@ impl Books {
         let problem = if wrong.is_some() {
             "wrong reply bytes"
         } else if entry.read_by_client > entry.replied {
-            "reply bytes that nobody sent"
+            "more reply bytes than were sent"
         } else if entry.closed_by_client {
             "reply bytes after the client closed"
         } else {
@@ -237,14 +235,14 @@ impl Books {
         self.wrong(Check::Replies, id, problem);
     }
 
-    /// So many reply bytes wait for the client's application.
+    /// `unread` reply bytes wait for the client's application.
     pub fn client_holds(&mut self, id: SessionId, unread: u64) {
         if unread > u64::from(self.clients.window_bytes) {
             self.wrong(Check::Memory, id, "more waits for its client than the window");
         }
     }
 
-    /// The client's application hears that no more replies come, or that the server closed in good order.
+    /// The client's application sees the end of the replies, or that the server closed in good order.
     pub fn client_sees_end(&mut self, id: SessionId) {
         let entry = self.entry(id);
         entry.complete = true;
@@ -253,19 +251,19 @@ impl Books {
         }
     }
 
-    /// The client is told *gone*: the server is known to have received up to `acknowledged`.
-    pub fn client_told_gone(&mut self, id: SessionId, acknowledged: u64) {
+    /// The client learns that its session is *gone*, and that the server had received `acknowledged` bytes.
+    pub fn client_sees_gone(&mut self, id: SessionId, acknowledged: u64) {
         self.gone += 1;
         let entry = self.entry(id);
         let first = !std::mem::replace(&mut entry.gone, true);
-        let knows = entry.life_known.is_some_and(|life| entry.life_heard.is_none_or(|heard| heard == life));
-        // A server that closed before it had received all, or whose client reset the session, cannot say that it has all.
+        let knows = entry.server_life.is_some_and(|life| entry.client_life.is_none_or(|heard| heard == life));
+        // Of a session that was reset, or closed by a server that lacked bytes, the server cannot confirm all.
         let lacks_some = entry.is_reset || entry.read_by_server < entry.written;
         let was_lost = entry.was_forgotten || entry.is_long_over || lacks_some;
         let problem = if knows && !entry.over {
             "gone, but the server knows it"
         } else if !was_lost {
-            "gone, but the server had all of it, and remembers"
+            "gone, but the server remembers that it received all"
         } else if acknowledged != entry.acknowledged && !entry.is_reset {
             "gone, with another offset than was acknowledged"
         } else if acknowledged > entry.read_by_server && !entry.is_reset {
@@ -279,16 +277,16 @@ impl Books {
         self.end(id);
     }
 
-    /// The client's driver takes the server's process for ended.
+    /// The client's driver concludes that the server's process has ended.
     pub fn client_finds_absent(&mut self, id: SessionId, acknowledged: u64) {
-        // What a process that has died knew of sessions that have ended is lost with it.
+        // A dead process has lost what it remembered of ended sessions.
         let is_remembered = self.ended.iter().any(|(_, ended)| *ended == id);
         self.entry(id).is_long_over |= !is_remembered;
-        self.client_told_gone(id, acknowledged);
+        self.client_sees_gone(id, acknowledged);
     }
 
-    /// The client's driver gives the session up: nothing has carried it for too long, or no server has ever answered and its
-    /// port refuses.
+    /// The client's driver gives the session up: no carrier worked for too long, or no server has ever answered and
+    /// its port refuses.
     pub fn client_gives_up(&mut self, id: SessionId) {
         self.end(id);
     }
@@ -314,41 +312,39 @@ impl Books {
         }
     }
 
-    /// Whether the client has closed it in order.
+    /// Whether the client has closed the session in order.
     pub fn has_closed_in_order(&self, id: SessionId) -> bool {
         self.sessions.get(&id).is_some_and(Entry::closed_in_order)
     }
 
-    /// The client hears that the session was closed for such a reason.
+    /// The client's carrier was closed for a reason that breaks a rule.
     pub fn client_sees_break(&mut self, id: SessionId, reason: CloseReason) {
-        self.wrong(Check::Rules, id, &format!("its client hears that it was closed for {reason:?}"));
+        self.wrong(Check::Rules, id, &format!("its client saw it closed for {reason:?}"));
     }
-
-    // The server's side.
 
     /// A server begins a session.
     pub fn server_begins(&mut self, id: SessionId, answer: &Resumed) {
         let entry = self.entry(id);
-        let knew = entry.life_known.replace(answer.life);
-        entry.epoch_taken = answer.epoch;
-        if !entry.is_ghost() {
-            // Replies that nobody has read are those of a life that is over.
+        let knew = entry.server_life.replace(answer.life);
+        entry.epoch_accepted = answer.epoch;
+        if !entry.is_stale() {
+            // Unread replies belong to a life that is over.
             (entry.replied, entry.replied_all, entry.closed_by_server) = (0, false, false);
         }
         if knew.is_some() {
-            self.wrong(Check::Epochs, id, "begins at a server that knows it");
+            self.wrong(Check::Epochs, id, "begins although the server knows it");
         }
     }
 
-    /// A session goes on, on another carrier.
+    /// A session continues on another carrier.
     pub fn server_resumes(&mut self, id: SessionId, answer: &Resumed) {
         self.moves += 1;
         let entry = self.entry(id);
-        let before = std::mem::replace(&mut entry.epoch_taken, answer.epoch);
-        let problem = if entry.life_known != Some(answer.life) {
-            "goes on at a server that does not know it"
+        let before = std::mem::replace(&mut entry.epoch_accepted, answer.epoch);
+        let problem = if entry.server_life != Some(answer.life) {
+            "resumes in a life that the server does not know"
         } else if answer.epoch <= before {
-            "goes on with an old epoch"
+            "resumes with an old epoch"
         } else {
             return;
         };
@@ -364,10 +360,10 @@ impl Books {
         let problem = if wrong.is_some() {
             "wrong request bytes"
         } else if entry.read_by_server > entry.written {
-            "request bytes that nobody wrote"
+            "more request bytes than were written"
         } else if entry.closed_by_server {
             "request bytes after the server closed"
-        } else if entry.life_heard != entry.life_known {
+        } else if entry.client_life != entry.server_life {
             "request bytes for another life"
         } else {
             return;
@@ -375,14 +371,14 @@ impl Books {
         self.wrong(Check::Requests, id, problem);
     }
 
-    /// So many request bytes wait for the server's application.
+    /// `unread` request bytes wait for the server's application.
     pub fn server_holds(&mut self, id: SessionId, unread: u64) {
         if unread > u64::from(self.server.stream.window_bytes) {
             self.wrong(Check::Memory, id, "more waits for the server than the window");
         }
     }
 
-    /// The server's application hears that no more requests come.
+    /// The server's application sees the end of the requests.
     pub fn server_sees_end(&mut self, id: SessionId) {
         let entry = self.entry(id);
         if !entry.is_reset && (!entry.finished || entry.read_by_server != entry.written) {
@@ -390,26 +386,26 @@ impl Books {
         }
     }
 
-    /// The server hears that the session was closed for such a reason, or closes it for that.
+    /// The server closes the session, or sees it closed, for a reason that breaks a rule.
     pub fn server_sees_break(&mut self, id: SessionId, reason: CloseReason) {
-        // Somebody may say anything to a session that nobody means.
-        if !self.entry(id).is_ghost() {
+        // A session that a replay began may receive any control message.
+        if !self.entry(id).is_stale() {
             self.wrong(Check::Rules, id, &format!("the server closes it for {reason:?}"));
         }
     }
 
-    /// The bytes that the server's application replies next.
+    /// The bytes that the server's application replies next, at most `most`.
     pub fn reply(&mut self, id: SessionId, most: u64) -> Vec<u8> {
         let entry = self.entry(id);
         bytes_of(reply_word, entry.token, entry.replied, most)
     }
 
-    /// So many of them were taken.
+    /// The server's port took this many bytes.
     pub fn replied(&mut self, id: SessionId, bytes: u64) {
         let most = self.server.stream.kept_bytes_max as u64;
         let entry = self.entry(id);
         entry.replied += bytes;
-        // What has not arrived is kept.
+        // Bytes that have not arrived are kept.
         if entry.replied.saturating_sub(entry.read_by_client) > most
             && !entry.is_reset
             && !entry.closed_by_client
@@ -426,39 +422,40 @@ impl Books {
     /// The server's application closes.
     pub fn server_closes(&mut self, id: SessionId, resets: bool) {
         let entry = self.entry(id);
-        if !entry.is_ghost() {
+        if !entry.is_stale() {
             entry.closed_by_server = true;
             entry.replied_all = true;
             entry.is_reset |= resets;
         }
     }
 
-    /// The server tells the client once more how a session ended.
+    /// The server answers again how a session ended.
     pub fn server_repeats_end(&mut self, id: SessionId, answer: &Resumed) {
         let entry = self.entry(id);
-        let before = std::mem::replace(&mut entry.epoch_taken, answer.epoch);
-        if answer.epoch <= before || entry.life_known.is_some() {
-            self.wrong(Check::Epochs, id, "its end is told again to old words, or while it goes on");
+        let before = std::mem::replace(&mut entry.epoch_accepted, answer.epoch);
+        if answer.epoch <= before || entry.server_life.is_some() {
+            self.wrong(Check::Epochs, id, "its end is answered to an old epoch, or while it is open");
         }
     }
 
-    /// The server says *gone* to first words.
-    pub fn server_says_gone(&mut self, now: Time, id: SessionId) {
+    /// The server refuses an opening message with *gone*.
+    pub fn server_answers_gone(&mut self, now: Time, id: SessionId) {
         let until = self.ended.iter().rev().find(|(_, ended)| *ended == id).map(|(until, _)| *until);
-        // As many as there may be sessions are remembered. Some of those that ended in the same turn ended before.
+        // A server remembers at most `sessions_max` ended sessions. Sessions that ended in the same turn have an
+        // unknown order.
         let since = |until: Time| self.ended.iter().filter(|(other, _)| *other >= until).count();
         let is_remembered =
             until.is_some_and(|until| until > now && since(until) <= self.server.sessions_max);
         self.entry(id).is_long_over |= !is_remembered;
     }
 
-    /// The server's program ends: all that it knew is lost.
+    /// The server's process ends and loses all sessions.
     pub fn server_dies(&mut self, known: impl Iterator<Item = SessionId>) {
         known.for_each(|id| self.server_loses(id, true));
         self.ended.clear();
     }
 
-    /// No server knows the session any more. `lost`: without its ends meaning it.
+    /// The server forgets the session; `lost`: before both of its ends had closed it.
     pub fn server_forgets(&mut self, now: Time, id: SessionId, lost: bool) {
         while self.ended.front().is_some_and(|(until, _)| *until <= now) {
             self.ended.pop_front();
@@ -469,13 +466,13 @@ impl Books {
 
     fn server_loses(&mut self, id: SessionId, lost: bool) {
         let entry = self.entry(id);
-        if !entry.is_ghost() {
+        if !entry.is_stale() {
             entry.was_forgotten |= lost;
         }
-        entry.life_known = None;
+        entry.server_life = None;
     }
 
-    /// The end: every session must have ended.
+    /// Records each session that has not ended as a violation, at most three.
     pub fn all_ended(&mut self) {
         let open = self.sessions.iter().filter(|(_, entry)| !entry.over).map(|(id, _)| *id);
         let open: Vec<SessionId> = open.take(3).collect();

@@ -1,11 +1,11 @@
-//! Planted faults: each is a mistake that the code under test could make, and that a run must find.
+//! Planted faults: each is a mistake that the code under test could make, and that a run must detect.
 
 use super::check::Check;
 
-/// One planted fault.
+/// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
-    /// What comes of a carrier that was replaced is delivered to the server's application.
+    /// Bytes from a replaced carrier are delivered to the server's application.
     DeliverOld,
     /// A piece of a request is lost between the link and the session.
     DropPiece,
@@ -15,39 +15,39 @@ pub enum Canary {
     AlterRequest,
     /// A byte of a reply is altered.
     AlterReply,
-    /// The end of the replies is told before the last of them.
+    /// The end of the replies is sent before the last of them.
     EarlyEnd,
-    /// The server goes on with a session on a carrier whose first words are old.
+    /// The server resumes a session on a carrier whose opening message is old.
     AcceptStale,
-    /// The server says *gone* of a session that it knows.
+    /// The server answers *gone* for a session that it knows.
     FalseGone,
-    /// The server does not remember how sessions ended, and says *gone* of those that were closed in order.
+    /// The server forgets how sessions ended, and answers *gone* for those that were closed in order.
     ForgetLast,
-    /// The server tells clients which have closed that their session is over in order, and that it has received all that
-    /// they have sent, where it does not know the session.
+    /// The server confirms the end of a session that it does not know to a client that has closed it, as if it had
+    /// received every byte.
     FalseOver,
-    /// A client that is told *gone* tells its application of more bytes than the server acknowledged.
+    /// A client reports a higher acknowledged offset for a session that is *gone* than the server acknowledged.
     GoneFurther,
     /// A session keeps more bytes for its client than its bound.
     KeepMore,
     /// A session takes more bytes from its client than its window.
     TakeMore,
-    /// Credit for bytes that were read is never given back.
+    /// Credit for bytes that were read is never returned.
     ForgetCredit,
-    /// Room to write that comes with a new carrier is not told.
+    /// Room to write that comes with a new carrier is not reported.
     ForgetRoom,
-    /// A connection on a helper's link is never closed when its client has left: its id is never free.
+    /// A connection on a helper's link is never closed after its client has left: its id is never free.
     ForgetClose,
-    /// The server tells an end of the replies that is not where they end.
+    /// The server sends a wrong offset as the end of the replies.
     WrongFinish,
     /// The server keeps all connections that do not authenticate.
     KeepStrangers,
-    /// The server goes on reading a peer that does not read the answers that it causes.
+    /// The server goes on reading a peer that does not read its answers.
     ReadFlooders,
 }
 
 impl Canary {
-    /// All of them.
+    /// All canaries.
     pub const ALL: [Canary; 19] = [
         Canary::DeliverOld,
         Canary::DropPiece,
@@ -70,7 +70,7 @@ impl Canary {
         Canary::ReadFlooders,
     ];
 
-    /// For command lines.
+    /// The name on command lines.
     pub fn name(self) -> &'static str {
         match self {
             Canary::DeliverOld => "deliver-old",
@@ -95,7 +95,7 @@ impl Canary {
         }
     }
 
-    /// The check that sees it first.
+    /// The check that detects the fault first.
     pub fn seen_by(self) -> Check {
         match self {
             Canary::DeliverOld | Canary::DropPiece | Canary::RepeatPiece | Canary::AlterRequest => {
@@ -115,7 +115,7 @@ impl Canary {
         }
     }
 
-    /// Whether no other check ever sees it.
+    /// Whether no other check detects the fault.
     pub fn is_seen_by_one(self) -> bool {
         !matches!(self, Canary::DeliverOld | Canary::DropPiece | Canary::RepeatPiece)
     }

@@ -1,38 +1,38 @@
-//! What the books look at, and what they have found.
+//! The checks of sessions, and their violations.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// One thing that must be true of every session.
+/// A property of every session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Check {
-    /// The server's application gets the bytes that the client's wrote: each once, in order, unaltered.
+    /// The server's application gets the bytes that the client's application wrote: each once, in order, unaltered.
     Requests,
-    /// And the client's application those of the server's.
+    /// The client's application gets the bytes that the server's application wrote: each once, in order, unaltered.
     Replies,
-    /// An end that is told comes after the last byte.
+    /// The end of a stream arrives after its last byte.
     Ends,
-    /// A session goes on only with a higher epoch, and only in the life that its client knows.
+    /// A session continues only with a higher epoch, and only in the life that its client knows.
     Epochs,
-    /// *Gone* is told only when no server knows the session, nor remembers that it has received all of it and that both
-    /// ends have closed; with the offset that was acknowledged.
+    /// A server answers *gone* only if it does not know the session and has no record that it received every byte and
+    /// both ends closed; the client then reports the offset that was acknowledged.
     Gone,
-    /// A session that its client has closed is over in order only when the server has received all that was written.
+    /// A session that its client closed is over in order only after the server received all that was written.
     Closes,
-    /// Nobody keeps more than its bound.
+    /// Buffers and tables keep within their bounds.
     Memory,
-    /// When the weather is calm every session comes to an end.
+    /// After the storm every session ends.
     Liveness,
-    /// And leaves nothing behind.
+    /// Ended sessions leave no connection, id or byte behind.
     Leftovers,
-    /// Nobody breaks a rule of the protocol or of the boundary to the network.
+    /// No rule of the protocol or of the transport's contract is broken.
     Rules,
 }
 
 impl Check {
-    /// All of them.
+    /// All checks.
     pub const ALL: [Check; 10] = [
         Check::Requests,
         Check::Replies,
@@ -47,12 +47,12 @@ impl Check {
     ];
 }
 
-/// Something that must not have been.
+/// A violation of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Of what.
+    /// The violated check.
     pub check: Check,
-    /// What was seen.
+    /// What was observed.
     pub what: String,
 }
 

@@ -1,4 +1,4 @@
-//! One client with a session: its application, its clock, its socket, and the driver that the client library ships.
+//! One client with a session: its application, clock and socket, and the driver that the client library ships.
 
 use std::time::Duration;
 
@@ -16,16 +16,15 @@ use super::copies;
 use crate::clock::Clock;
 use crate::rng::Rng;
 
-/// When the weather is calm nobody is impatient without reason: longer than any stall.
+/// Longer than any stall, so that after the storm no client leaves a working carrier.
 const PATIENCE_CALM: Duration = Duration::from_secs(5);
 
-/// One client.
 pub(crate) struct Client {
     pub(crate) driver: Driver<LostReason>,
     pub(crate) app: ClientApp,
     pub(crate) socket: Option<Socket>,
     pub(crate) clock: Clock,
-    /// When it looks after its session, by the world's time.
+    /// When the client's timers are due, in the world's time.
     pub(crate) wake_at: Time,
 }
 
@@ -33,56 +32,54 @@ pub(crate) struct Client {
 pub(crate) struct Socket {
     pub(crate) conn: Conn,
     pub(crate) is_connected: bool,
-    /// Bytes received that the socket has not been told of.
+    /// Bytes received and not granted again yet.
     pub(crate) ungranted: u32,
 }
 
-/// What is common to the clients of a world, while one of them has its turn.
-pub(crate) struct Around<'a> {
+/// The state that the clients of a world share, borrowed for one client's turn.
+pub(crate) struct Environment<'a> {
     pub(crate) rng: &'a mut Rng,
     pub(crate) books: &'a Shared,
-    /// Somebody on the way keeps copies, and says them again.
+    /// Copies of control messages, for replays.
     pub(crate) copies: Option<&'a copies::Shared>,
     pub(crate) canary: Option<Canary>,
 }
 
-/// Somebody between a client and its server: writes down what the client says, and says copies of it again.
-struct Ear<'a, 'b> {
+/// An attacker between a client and its server: records control messages and replays copies.
+struct Tap<'a, 'b> {
     session: SessionId,
-    around: &'a mut Around<'b>,
+    environment: &'a mut Environment<'b>,
 }
 
-impl Eavesdropper for Ear<'_, '_> {
-    fn hears(&mut self, said: &Control) {
-        let epoch = match said {
+impl Eavesdropper for Tap<'_, '_> {
+    fn hears(&mut self, control: &Control) {
+        let epoch = match control {
             Control::Reconnect(reconnect) => Some(reconnect.opening.epoch),
             Control::Connect(connect) => Some(connect.session.map_or(0, |opening| opening.epoch)),
             _ => None,
         };
         if let Some(epoch) = epoch {
-            self.around.books.borrow_mut().client_opens(self.session, epoch);
+            self.environment.books.borrow_mut().client_opens(self.session, epoch);
         }
-        match self.around.copies {
-            Some(copies) if epoch.is_some() => copies.borrow_mut().of_words(self.session, *said),
-            Some(copies) => copies.borrow_mut().of_client(self.session, *said),
+        match self.environment.copies {
+            Some(copies) if epoch.is_some() => copies.borrow_mut().keep_opening(self.session, *control),
+            Some(copies) => copies.borrow_mut().keep_from_client(self.session, *control),
             None => {}
         }
     }
 
     fn repeats(&mut self) -> Option<Control> {
-        let copies = self.around.copies?.borrow();
-        let says_again = self.around.rng.chance(1, 32);
-        says_again.then(|| copies.said_by_client(self.session, self.around.rng)).flatten()
+        let copies = self.environment.copies?.borrow();
+        let is_replayed = self.environment.rng.chance(1, 32);
+        is_replayed.then(|| copies.from_client(self.session, self.environment.rng)).flatten()
     }
 }
 
 impl Client {
-    /// Its own time.
     pub(crate) fn time(&self, now: Time) -> Time {
         self.clock.read(now)
     }
 
-    /// It is no longer slow or impatient without reason.
     pub(crate) fn calm_down(&mut self, now: Time) {
         let patience = Patience { floor: PATIENCE_CALM, ceiling: PATIENCE_CALM, idle: PATIENCE_CALM };
         self.driver.set_patience(self.time(now), patience, PATIENCE_CALM);
@@ -90,58 +87,68 @@ impl Client {
         self.wake_at = now;
     }
 
-    /// Takes what the socket brings.
-    pub(crate) fn receives(&mut self, here: Time, bytes: &[u8], around: &mut Around<'_>) {
+    pub(crate) fn receives(&mut self, client_now: Time, bytes: &[u8], environment: &mut Environment<'_>) {
         let mut scratch = Scratch::new();
-        let mut input = self.driver.unseal(here, bytes, &mut scratch);
-        while let Some(event) = self.driver.decompose(here, &mut input) {
+        let mut input = self.driver.unseal(client_now, bytes, &mut scratch);
+        while let Some(event) = self.driver.decompose(client_now, &mut input) {
             match event {
-                OpenerEvent::RelayedControl { control, .. } => self.hears(here, event, control, around),
+                OpenerEvent::RelayedControl { control, .. } => {
+                    self.receive_control(client_now, event, control, environment)
+                }
                 OpenerEvent::Established { .. }
                 | OpenerEvent::RelayedData { .. }
                 | OpenerEvent::Drain { .. } => {
-                    if let Some(bytes) = self.driver.handle(here, event) {
-                        self.app.receives(bytes, around.books);
+                    if let Some(bytes) = self.driver.handle(client_now, event) {
+                        self.app.receives(bytes, environment.books);
                     }
                 }
                 other => {
-                    around.books.borrow_mut().violation(Check::Rules, format!("a client hears {other:?}"));
+                    environment
+                        .books
+                        .borrow_mut()
+                        .violation(Check::Rules, format!("a client receives {other:?}"));
                 }
             }
-            self.note_events(around);
+            self.note_events(environment);
         }
-        self.note_events(around);
+        self.note_events(environment);
         if let Some(socket) = &mut self.socket {
             socket.ungranted += bytes.len() as u32; // at most what was granted
         }
     }
 
-    fn hears(&mut self, here: Time, event: OpenerEvent<'_>, control: Control, around: &mut Around<'_>) {
+    fn receive_control(
+        &mut self,
+        client_now: Time,
+        event: OpenerEvent<'_>,
+        control: Control,
+        environment: &mut Environment<'_>,
+    ) {
         let OpenerEvent::RelayedControl { id, .. } = event else { return };
         let session = self.driver.id();
-        if let Some(copies) = around.copies {
+        if let Some(copies) = environment.copies {
             if let Control::Resumed(right) = &control
-                && around.rng.chance(1, 8)
-                && let Some(copy) = copies.borrow().answer(session, around.rng)
+                && environment.rng.chance(1, 8)
+                && let Some(copy) = copies.borrow().answer(session, environment.rng)
                 && copy != *right
             {
                 let event = OpenerEvent::RelayedControl { id, control: Control::Resumed(copy) };
-                return self.hears_copy(here, event, around);
+                return self.receive_replayed_answer(client_now, event, environment);
             }
-            if around.rng.chance(1, 16)
-                && let Some(copy) = copies.borrow().said_by_server(session, around.rng)
+            if environment.rng.chance(1, 16)
+                && let Some(copy) = copies.borrow().from_server(session, environment.rng)
             {
                 let event = OpenerEvent::RelayedControl { id, control: copy };
-                self.hears_again(here, event, around);
+                self.receive_replay(client_now, event, environment);
             }
-            copies.borrow_mut().of_server(session, control);
+            copies.borrow_mut().keep_from_server(session, control);
         }
         let was_attached = self.driver.carrier().is_some();
-        let _ = self.driver.handle(here, event);
-        let mut books = around.books.borrow_mut();
+        let _ = self.driver.handle(client_now, event);
+        let mut books = environment.books.borrow_mut();
         match &control {
             Control::Acknowledge(acknowledge) if was_attached => {
-                books.client_hears_acknowledged(session, acknowledge.received);
+                books.client_sees_acknowledged(session, acknowledge.received);
             }
             Control::Resumed(answer) if !was_attached && self.driver.carrier().is_some() => {
                 books.client_attaches(session, answer);
@@ -150,10 +157,15 @@ impl Client {
         }
     }
 
-    /// Somebody answers the first words before the server does, with what was said on another carrier.
-    fn hears_copy(&mut self, here: Time, event: OpenerEvent<'_>, around: &mut Around<'_>) {
-        let _ = self.driver.handle(here, event);
-        let mut books = around.books.borrow_mut();
+    /// A replayed answer arrives before the server's own.
+    fn receive_replayed_answer(
+        &mut self,
+        client_now: Time,
+        event: OpenerEvent<'_>,
+        environment: &mut Environment<'_>,
+    ) {
+        let _ = self.driver.handle(client_now, event);
+        let mut books = environment.books.borrow_mut();
         match event {
             OpenerEvent::RelayedControl { control: Control::Resumed(copy), .. }
                 if self.driver.carrier().is_some() =>
@@ -162,7 +174,7 @@ impl Client {
             }
             _ => books.copies_refused += 1,
         }
-        // That the carrier is left for a copy breaks no rule.
+        // To leave the carrier because of a copy breaks no rule.
         while let Some(event) = self.driver.poll_event() {
             if let SessionEvent::Room = event {
                 self.app.has_room();
@@ -170,20 +182,27 @@ impl Client {
         }
     }
 
-    /// Somebody says again what the server said on another carrier.
-    fn hears_again(&mut self, here: Time, event: OpenerEvent<'_>, around: &mut Around<'_>) {
+    /// A control message that the server sent on another carrier is replayed.
+    fn receive_replay(
+        &mut self,
+        client_now: Time,
+        event: OpenerEvent<'_>,
+        environment: &mut Environment<'_>,
+    ) {
         if self.driver.carrier().is_none() {
             return;
         }
         let end = self.driver.end();
-        let _ = self.driver.handle(here, event);
+        let _ = self.driver.handle(client_now, event);
         if self.driver.poll_event().is_some() || self.driver.end() != end {
-            around.books.borrow_mut().violation(Check::Rules, format!("a copy does harm: {event:?}"));
+            environment
+                .books
+                .borrow_mut()
+                .violation(Check::Rules, format!("a replayed message had an effect: {event:?}"));
         }
     }
 
-    /// What the driver tells.
-    pub(crate) fn note_events(&mut self, around: &mut Around<'_>) {
+    pub(crate) fn note_events(&mut self, environment: &mut Environment<'_>) {
         let mut has_moved = false;
         while let Some(event) = self.driver.poll_event() {
             let broken = match event {
@@ -192,7 +211,7 @@ impl Client {
                     continue;
                 }
                 SessionEvent::Room => {
-                    if !has_moved || around.canary != Some(Canary::ForgetRoom) {
+                    if !has_moved || environment.canary != Some(Canary::ForgetRoom) {
                         self.app.has_room();
                     }
                     continue;
@@ -202,41 +221,47 @@ impl Client {
                 SessionEvent::CarrierLost { why: CarrierLoss::TooOld, .. } => "no sessions".into(),
                 SessionEvent::CarrierLost { .. } | SessionEvent::Accepted => continue,
             };
-            around.books.borrow_mut().violation(Check::Rules, format!("a client's carrier failed: {broken}"));
+            environment
+                .books
+                .borrow_mut()
+                .violation(Check::Rules, format!("a client's carrier failed: {broken}"));
         }
-        self.app.looks(&self.driver, around.canary, around.books);
+        self.app.note_end(&self.driver, environment.canary, environment.books);
     }
 
-    /// Lets the socket have what was received, as far as the client likes.
+    /// Grants received bytes again: all of them, or a part if the application is slow.
     pub(crate) fn grant<T: Transport>(&mut self, rng: &mut Rng, out: &mut T) {
         let Some(socket) = self.socket.as_mut().filter(|socket| socket.ungranted > 0) else { return };
         let all = u64::from(socket.ungranted);
         let part = if self.app.is_slow() { all.min(rng.scale(100, 10_000)) } else { all };
-        socket.ungranted -= part as u32; // at most as much
+        socket.ungranted -= part as u32; // at most `ungranted`
         out.grant(socket.conn, part as u32);
     }
 
-    /// Whether there is something to do soon.
     pub(crate) fn has_work(&self) -> bool {
         self.socket.as_ref().is_some_and(|socket| socket.ungranted > 0) || self.app.has_work()
     }
 
-    /// The socket is connected: a link begins.
-    pub(crate) fn connected(&mut self, here: Time, address: std::net::SocketAddr, rng: &mut Rng) {
+    pub(crate) fn connected(&mut self, client_now: Time, address: std::net::SocketAddr, rng: &mut Rng) {
         if let Some(socket) = &mut self.socket {
             socket.is_connected = true;
-            self.driver.handle_connected(here, address, Fresh::filled(|bytes| rng.fill(bytes)));
+            self.driver.handle_connected(client_now, address, Fresh::filled(|bytes| rng.fill(bytes)));
         }
     }
 
-    /// Sends what there is.
-    pub(crate) fn transmit<T: Transport>(&mut self, here: Time, around: &mut Around<'_>, out: &mut T) {
+    /// Sends the driver's output as far as the socket takes it.
+    pub(crate) fn transmit<T: Transport>(
+        &mut self,
+        client_now: Time,
+        environment: &mut Environment<'_>,
+        out: &mut T,
+    ) {
         let Some(conn) = self.socket.as_ref().filter(|socket| socket.is_connected).map(|socket| socket.conn)
         else {
             return;
         };
-        let mut ear = Ear { session: self.driver.id(), around };
-        while let Some(bytes) = self.driver.poll_transmit_heard(here, &mut ear) {
+        let mut tap = Tap { session: self.driver.id(), environment };
+        while let Some(bytes) = self.driver.poll_transmit_heard(client_now, &mut tap) {
             let wanted = bytes.len();
             let taken = out.send(conn, bytes);
             self.driver.sent(taken);

@@ -1,5 +1,5 @@
-//! The application of a client: writes at its own pace, reads at its own pace, and ends its session when its time has
-//! come. It writes again only when it was told that there is room.
+//! A client's application: writes and reads at its own pace, and ends its session at its own time. After a partial
+//! write it waits for room.
 
 use spillway_batch::CloseReason;
 use spillway_session::{Driver, SessionEnd};
@@ -8,49 +8,46 @@ use spillway_wire::session::SessionId;
 
 use super::books::Shared;
 use super::canary::Canary;
-use super::manners::Manners;
+use super::client_behaviour::ClientBehaviour;
 use crate::rng::Rng;
 
-/// One session as its client's application sees it.
 pub(crate) struct ClientApp {
     id: SessionId,
     to_write: u64,
     written: u64,
-    /// It was told of room since what it wrote was taken in part only.
+    /// False between a partial write and the next event of room.
     may_write: bool,
     has_finished: bool,
-    /// Resets its session when it has written this much.
+    /// Resets its session when it has written this many bytes.
     leaves_at: Option<u64>,
     unread: u64,
     /// Closes in order as soon as it has written all.
-    is_hasty: bool,
+    closes_early: bool,
     /// Reads little at a time, from its session and from its socket.
     is_slow: bool,
-    /// How the session's replies ended, as far as it has looked.
+    /// How the session ended, as last checked.
     seen: Option<SessionEnd>,
     has_closed: bool,
 }
 
 impl ClientApp {
-    /// Of a session that begins.
-    pub(crate) fn drawn(id: SessionId, manners: &Manners, rng: &mut Rng) -> ClientApp {
-        let rude = rng.chance(manners.rude_in_1000, 1000);
+    pub(crate) fn drawn(id: SessionId, behaviour: &ClientBehaviour, rng: &mut Rng) -> ClientApp {
+        let ends_early = rng.chance(behaviour.early_ends_in_1000, 1000);
         ClientApp {
             id,
-            to_write: rng.scale(1, manners.bytes_max),
+            to_write: rng.scale(1, behaviour.bytes_max),
             written: 0,
             may_write: true,
             has_finished: false,
-            leaves_at: rude.then(|| rng.scale(1, manners.bytes_max)),
+            leaves_at: ends_early.then(|| rng.scale(1, behaviour.bytes_max)),
             unread: 0,
-            is_hasty: rng.chance(manners.hasty_in_1000, 1000),
+            closes_early: rng.chance(behaviour.early_closes_in_1000, 1000),
             is_slow: rng.chance(1, 4),
             seen: None,
             has_closed: false,
         }
     }
 
-    /// It is no longer slow, and writes little more.
     pub(crate) fn calm_down(&mut self) {
         self.is_slow = false;
         self.to_write = self.to_write.min(self.written + 1_000);
@@ -60,12 +57,10 @@ impl ClientApp {
         self.is_slow
     }
 
-    /// It may write again.
     pub(crate) fn has_room(&mut self) {
         self.may_write = true;
     }
 
-    /// Replies came.
     pub(crate) fn receives(&mut self, bytes: &[u8], books: &Shared) {
         self.unread += bytes.len() as u64;
         let mut books = books.borrow_mut();
@@ -73,8 +68,8 @@ impl ClientApp {
         books.client_holds(self.id, self.unread);
     }
 
-    /// ReleaseSchedule whether the replies have ended, and how, and whether the session was closed in answer.
-    pub(crate) fn looks(&mut self, driver: &Driver<LostReason>, canary: Option<Canary>, books: &Shared) {
+    /// Records the end of the session, if the driver reports one, and the close that follows it.
+    pub(crate) fn note_end(&mut self, driver: &Driver<LostReason>, canary: Option<Canary>, books: &Shared) {
         let Some(end) = driver.end() else { return };
         let mut books = books.borrow_mut();
         if self.seen.replace(end) != Some(end) {
@@ -84,7 +79,7 @@ impl ClientApp {
                 SessionEnd::Reset(reason) => books.client_sees_break(self.id, reason),
                 SessionEnd::Gone(gone) => {
                     let further = u64::from(canary == Some(Canary::GoneFurther));
-                    books.client_told_gone(self.id, gone.acknowledged + further);
+                    books.client_sees_gone(self.id, gone.acknowledged + further);
                 }
                 SessionEnd::Absent(Some(gone)) => books.client_finds_absent(self.id, gone.acknowledged),
                 SessionEnd::GivenUp | SessionEnd::Absent(None) => books.client_gives_up(self.id),
@@ -96,14 +91,14 @@ impl ClientApp {
         }
     }
 
-    /// Writes and reads some, and ends what is to be ended.
+    /// Writes and reads some bytes, and ends what is to be ended.
     pub(crate) fn work(&mut self, driver: &mut Driver<LostReason>, rng: &mut Rng, books: &Shared) {
         if self.has_closed || driver.is_over() {
             return;
         }
         let mut books = books.borrow_mut();
         let most = (self.to_write - self.written.min(self.to_write)).min(rng.scale(1, 32 * 1024));
-        // One more than there is room for, to be told when there is more.
+        // One byte more than there is room for, so that room is reported later.
         let most = most.min(driver.room() as u64 + 1);
         if self.may_write && most > 0 {
             let bytes = books.request(self.id, most);
@@ -122,7 +117,7 @@ impl ClientApp {
         let outcome = driver.consumed(part as usize);
         debug_assert_eq!(outcome, Ok(()), "at most what is unread");
         let resets = self.leaves_at.is_some_and(|at| self.written >= at);
-        let is_done = self.has_finished && (self.is_hasty || (self.seen.is_some() && self.unread == 0));
+        let is_done = self.has_finished && (self.closes_early || (self.seen.is_some() && self.unread == 0));
         if resets || is_done {
             self.has_closed = true;
             books.client_closes(self.id, resets);
@@ -130,7 +125,7 @@ impl ClientApp {
         }
     }
 
-    /// Whether there is something to do soon.
+    /// Whether the application can work without a further event.
     pub(crate) fn has_work(&self) -> bool {
         !self.has_closed && (self.unread > 0 || (self.written < self.to_write && self.may_write))
     }

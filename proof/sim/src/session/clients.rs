@@ -1,5 +1,5 @@
-//! A host full of clients with sessions: each moves its session between helpers and the server itself, when a carrier is
-//! lost, when it is silent for longer than the client has patience, and at whim.
+//! A host of clients with sessions: each moves its session between helpers and the server's own link port, when a
+//! carrier fails or is silent for too long, and at random.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,54 +14,50 @@ use spillway_wire::session::SessionId;
 use super::books::Shared;
 use super::canary::Canary;
 use super::check::Check;
-use super::client::{Around, Client, Socket};
+use super::client::{Client, Environment, Socket};
 use super::client_app::ClientApp;
+use super::client_behaviour::ClientBehaviour;
 use super::copies;
-use super::manners::Manners;
 use crate::clock::Clock;
 use crate::network::AddressBook;
 use crate::rng::Rng;
 
-/// Carriers that were left and still live, at most.
-const LEFT_MAX: usize = 50;
-/// Who takes part, as far as clients know.
-pub(crate) struct Surroundings {
+/// Bound of abandoned carriers that stay open.
+const ABANDONED_MAX: usize = 50;
+pub(crate) struct ClientEnvironment {
     pub(crate) addresses: AddressBook,
-    /// Link ports of helpers, and the server's as the last one.
+    /// Link ports of the helpers; the last one is the server's.
     pub(crate) ports: Vec<SocketAddr>,
     pub(crate) key: Key,
     pub(crate) books: Shared,
-    /// Somebody on the way keeps copies.
     pub(crate) copies: Option<copies::Shared>,
-    /// Planted.
     pub(crate) canary: Option<Canary>,
 }
 
-/// A host full of clients. The host's clock is right; each client has one of its own.
+/// A host of clients. The host's clock is true; each client has its own.
 pub(crate) struct Clients {
-    around: Surroundings,
-    manners: Manners,
+    environment: ClientEnvironment,
+    behaviour: ClientBehaviour,
     rng: Rng,
     clients: BTreeMap<u64, Client>,
     by_carrier: BTreeMap<Conn, u64>,
-    /// Carriers that were left and nobody reads, which their other ends still serve.
-    left: Vec<(Conn, Time)>,
+    /// Carriers that clients have abandoned without closing, and when each is closed.
+    abandoned: Vec<(Conn, Time)>,
     next_number: u64,
     next_client: Option<Time>,
     is_calm: bool,
 }
 
-impl Surroundings {
-    fn around<'a>(&'a self, rng: &'a mut Rng) -> Around<'a> {
-        Around { rng, books: &self.books, copies: self.copies.as_ref(), canary: self.canary }
+impl ClientEnvironment {
+    fn for_turn<'a>(&'a self, rng: &'a mut Rng) -> Environment<'a> {
+        Environment { rng, books: &self.books, copies: self.copies.as_ref(), canary: self.canary }
     }
 
-    /// The server's own link port.
     fn server(&self) -> SocketAddr {
         self.ports[self.ports.len() - 1]
     }
 
-    /// All link ports, in some order: helpers before the server for most clients.
+    /// All link ports, in random order; for most clients the server's port comes last.
     fn targets(&self, rng: &mut Rng) -> Vec<LinkTarget> {
         let (server, helpers) =
             self.ports.split_last().map_or((self.server(), [].as_slice()), |(s, h)| (*s, h));
@@ -80,8 +76,8 @@ impl Surroundings {
         ports.into_iter().map(target).collect()
     }
 
-    /// A client moves for no reason, or hears of other link ports.
-    fn whim(&self, here: Time, driver: &mut Driver<LostReason>, rng: &mut Rng) {
+    /// Moves a client to another link port, or gives it another list of link ports.
+    fn move_at_random(&self, client_now: Time, driver: &mut Driver<LostReason>, rng: &mut Rng) {
         if driver.is_closed_here() {
             return;
         }
@@ -90,37 +86,36 @@ impl Surroundings {
             targets.truncate(rng.range(1, targets.len() as u64) as usize);
             driver.set_targets(targets);
         } else {
-            driver.move_to(here, rng.below(targets.len() as u64) as usize);
+            driver.move_to(client_now, rng.below(targets.len() as u64) as usize);
         }
     }
 }
 
 impl Clients {
-    pub(crate) fn new(around: Surroundings, manners: Manners, rng: Rng) -> Clients {
+    pub(crate) fn new(environment: ClientEnvironment, behaviour: ClientBehaviour, rng: Rng) -> Clients {
         Clients {
-            around,
-            manners,
+            environment,
+            behaviour,
             rng,
             clients: BTreeMap::new(),
             by_carrier: BTreeMap::new(),
-            left: Vec::new(),
+            abandoned: Vec::new(),
             next_number: 0,
             next_client: Some(Time::ZERO),
             is_calm: false,
         }
     }
 
-    /// No new clients come, and nobody is slow or impatient without reason.
     pub(crate) fn calm_down(&mut self, now: Time) {
         self.is_calm = true;
         self.next_client = None;
         for client in self.clients.values_mut() {
             client.calm_down(now);
-            client.driver.set_targets(self.around.targets(&mut self.rng));
+            client.driver.set_targets(self.environment.targets(&mut self.rng));
         }
     }
 
-    /// The clocks of some clients run otherwise from now on.
+    /// Changes the clock rates of half of the clients.
     pub(crate) fn drift(&mut self, now: Time) {
         for client in self.clients.values_mut() {
             if self.rng.chance(1, 2) {
@@ -130,46 +125,45 @@ impl Clients {
         }
     }
 
-    /// Carriers and clients that there still are.
+    /// Clients and abandoned carriers.
     pub(crate) fn open(&self) -> usize {
-        self.clients.len() + self.left.len()
+        self.clients.len() + self.abandoned.len()
     }
 
-    /// A client comes, with an id that nobody has had.
     fn arrive(&mut self, now: Time) {
         let rng = &mut self.rng;
         let mut id = SessionId([0; 16]);
         rng.fill(&mut id.0);
-        self.around.books.borrow_mut().begin(id);
-        let app = ClientApp::drawn(id, &self.manners, rng);
+        self.environment.books.borrow_mut().begin(id);
+        let app = ClientApp::drawn(id, &self.behaviour, rng);
         let clock = Clock::drawn(rng);
-        let settings = self.manners.settings(self.around.server(), rng);
-        let targets = self.around.targets(rng);
+        let settings = self.behaviour.settings(self.environment.server(), rng);
+        let targets = self.environment.targets(rng);
         let Some(driver) = Driver::new(clock.read(now), targets, &settings, id, rng.word()) else { return };
         self.clients.insert(self.next_number, Client { driver, app, socket: None, clock, wake_at: now });
         self.next_number += 1;
     }
 
-    /// Does what there is to do: writes, reads, ends, moves, and whatever is due.
+    /// Gives one client a turn: its application, timers, moves and output.
     fn pump<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         let Some(client) = self.clients.get_mut(&number) else { return };
-        let here = client.time(now);
-        client.app.work(&mut client.driver, &mut self.rng, &self.around.books);
+        let client_now = client.time(now);
+        client.app.work(&mut client.driver, &mut self.rng, &self.environment.books);
         client.grant(&mut self.rng, out);
-        client.driver.handle_timeout(here);
-        if !self.is_calm && self.rng.chance(self.manners.whims_in_1000, 1000) {
-            self.around.whim(here, &mut client.driver, &mut self.rng);
+        client.driver.handle_timeout(client_now);
+        if !self.is_calm && self.rng.chance(self.behaviour.random_moves_in_1000, 1000) {
+            self.environment.move_at_random(client_now, &mut client.driver, &mut self.rng);
         }
-        self.settle(now, number, out);
+        self.perform_actions(now, number, out);
         let Some(client) = self.clients.get_mut(&number) else { return };
-        client.note_events(&mut self.around.around(&mut self.rng));
+        client.note_events(&mut self.environment.for_turn(&mut self.rng));
         let kept = client.driver.kept();
-        if kept > self.manners.limits.kept_bytes_max {
+        if kept > self.behaviour.limits.kept_bytes_max {
             let what = format!("a client keeps {kept} bytes, more than its bound");
-            self.around.books.borrow_mut().violation(Check::Memory, what);
+            self.environment.books.borrow_mut().violation(Check::Memory, what);
         }
         if client.driver.is_over() {
-            self.around.books.borrow_mut().client_over(client.driver.id());
+            self.environment.books.borrow_mut().client_over(client.driver.id());
             self.close(now, number, out);
             self.clients.remove(&number);
             return;
@@ -183,11 +177,11 @@ impl Clients {
         };
     }
 
-    /// Gives the socket what it takes, and does what the driver says.
-    fn settle<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
+    /// Sends a client's output and does what its driver asks for.
+    fn perform_actions<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         while let Some(client) = self.clients.get_mut(&number) {
-            let here = client.time(now);
-            client.transmit(here, &mut self.around.around(&mut self.rng), out);
+            let client_now = client.time(now);
+            client.transmit(client_now, &mut self.environment.for_turn(&mut self.rng), out);
             let target = match client.driver.poll_action() {
                 None => break,
                 Some(Action::Close) => {
@@ -201,19 +195,19 @@ impl Clients {
                     client.socket = Some(Socket { conn, is_connected: false, ungranted: 0 });
                     self.by_carrier.insert(conn, number);
                 }
-                Err(_) => client.driver.handle_failed(here, LostReason::Failed, false),
+                Err(_) => client.driver.handle_failed(client_now, LostReason::Failed, false),
             }
         }
     }
 
-    /// Closes a client's socket, or leaves it open and unread for a while.
+    /// Closes a client's socket, or abandons it open and unread for a while.
     fn close<T: Transport>(&mut self, now: Time, number: u64, out: &mut T) {
         let Some(client) = self.clients.get_mut(&number) else { return };
         let Some(socket) = client.socket.take() else { return };
         self.by_carrier.remove(&socket.conn);
-        if !self.is_calm && self.left.len() < LEFT_MAX && self.rng.chance(1, 2) {
+        if !self.is_calm && self.abandoned.len() < ABANDONED_MAX && self.rng.chance(1, 2) {
             let until = now + Duration::from_nanos(self.rng.scale(100_000, 200_000_000));
-            self.left.push((socket.conn, until));
+            self.abandoned.push((socket.conn, until));
         } else {
             out.abort(socket.conn);
         }
@@ -222,29 +216,33 @@ impl Clients {
 
 impl Application for Clients {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
-        self.left.retain(|(left, _)| *left != conn || !matches!(event, Event::Finished | Event::Lost(_)));
+        self.abandoned.retain(|(abandoned, _)| {
+            *abandoned != conn || !matches!(event, Event::Finished | Event::Lost(_))
+        });
         if matches!(event, Event::Finished) {
             out.finish(conn);
         }
         let Some(&number) = self.by_carrier.get(&conn) else { return };
         let Some(client) = self.clients.get_mut(&number) else { return };
-        let here = client.time(now);
+        let client_now = client.time(now);
         match event {
             Event::Opened { .. } => {
-                let address = self.around.addresses.borrow().get(&conn).copied();
+                let address = self.environment.addresses.borrow().get(&conn).copied();
                 debug_assert!(address.is_some(), "an open connection has an address");
-                client.connected(here, address.unwrap_or(([0; 4], 0).into()), &mut self.rng);
+                client.connected(client_now, address.unwrap_or(([0; 4], 0).into()), &mut self.rng);
                 out.grant(conn, 1 << 20);
             }
             Event::Data { bytes, .. } => {
-                client.receives(here, bytes, &mut self.around.around(&mut self.rng));
+                client.receives(client_now, bytes, &mut self.environment.for_turn(&mut self.rng));
             }
             Event::Finished | Event::Lost(_) => {
                 self.by_carrier.remove(&conn);
                 client.socket = None;
                 match event {
-                    Event::Lost(why) => client.driver.handle_failed(here, why, why == LostReason::Refused),
-                    _ => client.driver.handle_closed(here),
+                    Event::Lost(why) => {
+                        client.driver.handle_failed(client_now, why, why == LostReason::Refused)
+                    }
+                    _ => client.driver.handle_closed(client_now),
                 }
             }
             Event::Room => {}
@@ -256,14 +254,14 @@ impl Application for Clients {
     fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
         if self.next_client.is_some_and(|at| at <= now) {
             self.next_client = Some(now + Duration::from_nanos(self.rng.scale(10_000, 10_000_000)));
-            if self.clients.len() < self.manners.clients_max {
+            if self.clients.len() < self.behaviour.clients_max {
                 self.arrive(now);
             }
         }
         let due = self.clients.iter().filter(|(_, client)| client.wake_at <= now);
         let due: Vec<u64> = due.map(|(number, _)| *number).collect();
         due.into_iter().for_each(|number| self.pump(now, number, out));
-        self.left.retain(|(conn, until)| {
+        self.abandoned.retain(|(conn, until)| {
             if *until <= now {
                 out.abort(*conn);
             }
@@ -275,6 +273,6 @@ impl Application for Clients {
 
     fn poll_timeout(&self) -> Option<Time> {
         let clients = self.clients.values().map(|client| client.wake_at);
-        clients.chain(self.left.iter().map(|(_, until)| *until)).chain(self.next_client).min()
+        clients.chain(self.abandoned.iter().map(|(_, until)| *until)).chain(self.next_client).min()
     }
 }

@@ -1,14 +1,15 @@
 //! Sessions in the simulator: clients that move between helpers and the server itself, over links that break, with
-//! servers that restart, clocks that differ, ways that carry in one direction only, and somebody who says again what
-//! others have said. Everything but the applications is the shipped code.
+//! servers that restart, clocks that differ, partitions in one direction, and an attacker who replays messages.
+//! Everything but the applications is the shipped code.
 //!
-//! - [`books`]: knows what every session must carry, and who knows the session; stands outside the code under test
-//! - [`check`]: what the books look at
-//! - `client`, `clients`, `manners`, `client_app`, `server`, `hearing`, `app`: the two ends, each with a small application
-//! - `copies`, `copyist`: what was said, and somebody who says it again
-//! - [`world`]: who takes part, the weather, the faults; `climate`: what is drawn for it
-//! - [`canary`]: planted faults that a run must find
-//! - [`run()`]: a storm, then calm, and what was found
+//! - [`books`]: checks every session, outside the code under test
+//! - [`check`]: the list of checks
+//! - `client`, `clients`, `client_behaviour`, `client_app`, `server`, `receive`, `app`: the two ends, each with a small
+//!   application
+//! - `copies`, `replayer`: recorded messages, and the attacker who replays them
+//! - [`world`]: hosts and faults; `world_config`: the parameters drawn for them
+//! - [`canary`]: planted faults that a run must detect
+//! - [`run()`]: a storm, then calm, and the report
 
 pub mod books;
 pub mod canary;
@@ -18,13 +19,13 @@ pub mod world;
 mod app;
 mod client;
 mod client_app;
+mod client_behaviour;
 mod clients;
-mod climate;
 mod copies;
-mod copyist;
-mod hearing;
-mod manners;
+mod receive;
+mod replayer;
 mod run;
 mod server;
+mod world_config;
 
 pub use run::{Report, run, run_blindly};

@@ -1,4 +1,4 @@
-//! A run: a storm of so many steps, then calm until every session has ended, and what was found.
+//! A run: a storm of `steps` steps, then calm until every session has ended, and the report.
 
 use std::time::Duration;
 
@@ -9,41 +9,40 @@ use super::check::{Check, Violation};
 use super::world::World;
 use crate::storm::{Stormy, storm_and_calm};
 
-/// What one seed led to.
+/// The result of one seed.
 #[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
 pub struct Report {
-    /// The seed.
+    /// Replays the run, with the same number of steps.
     pub seed: u64,
-    /// Things that happened in all, those after the storm included.
+    /// Events handled, in the storm and after it.
     pub steps: u64,
     /// Virtual time, milliseconds.
     pub simulated_ms: u64,
-    /// Of everything that was told to anybody. The same seed, steps and program give the same.
+    /// Over all events delivered to hosts' programs; the same seed, steps and program give the same hash.
     pub trace_hash: String,
-    /// Sessions.
+    /// Sessions begun.
     pub sessions: usize,
-    /// Of those, ended in good order and complete.
+    /// Sessions that ended in good order and complete.
     pub completed: u64,
-    /// Of those, whose clients were told that no server knows them any more.
+    /// Sessions whose clients learned that no server knows them.
     pub gone: u64,
-    /// Times that a session went on, on another carrier.
+    /// Resumptions on another carrier.
     pub moves: u64,
-    /// Things that hosts' programs were told: bytes, connections, their ends.
+    /// Events delivered to hosts' programs.
     pub messages: u64,
     /// Bytes delivered, both ways, each checked.
     pub delivered_bytes: u64,
-    /// Faults made.
+    /// Faults injected.
     pub faults: u64,
-    /// Times that something was said again on another carrier and refused,
+    /// Replayed messages that were refused.
     pub copies_refused: u64,
-    /// and times that it overtook its original.
+    /// Replayed opening messages that arrived before their originals.
     pub copies_taken: u64,
-    /// What was wrong. Nothing, one hopes.
+    /// Violations; empty if the code under test is right.
     pub violations: Vec<Violation>,
 }
 
-/// After the storm something must make progress within this virtual time, or all must have ended: longer than any
-/// timer.
+/// Bound of the virtual time without progress after the storm: longer than any timer.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(180);
 
 /// Runs a world from a seed: `steps` of storm, then calm.
@@ -51,7 +50,7 @@ pub fn run(seed: u64, steps: u64, canary: Option<Canary>) -> Report {
     run_blindly(seed, steps, canary, None)
 }
 
-/// The same, where one thing is not looked at.
+/// Like [`run`], with the check `blind` off.
 pub fn run_blindly(seed: u64, steps: u64, canary: Option<Canary>, blind: Option<Check>) -> Report {
     let mut world = World::new(seed, canary, blind);
     let taken = storm_and_calm(&mut world, steps, PROGRESS_WITHIN);
@@ -66,7 +65,7 @@ pub fn run_blindly(seed: u64, steps: u64, canary: Option<Canary>, blind: Option<
         completed: books.completed,
         gone: books.gone,
         moves: books.moves,
-        messages: world.network.told,
+        messages: world.network.events_delivered,
         delivered_bytes: books.delivered,
         faults: world.faults,
         copies_refused: books.copies_refused,

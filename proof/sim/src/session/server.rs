@@ -1,4 +1,4 @@
-//! A server with sessions: the shipped end of its links and the shipped port, and an application behind them.
+//! A server with sessions: the shipped link and session port, and an application behind them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -18,10 +18,9 @@ use super::check::Check;
 use crate::attackers::NO_BOUNDS;
 use crate::rng::Rng;
 
-/// A connection on a link: what carries a session.
+/// A virtual connection on a link, as the carrier of a session.
 type CarrierName = (Conn, Id);
 
-/// A server host's application.
 pub(crate) struct Server {
     pub(super) config: Arc<ServerConfig>,
     pub(super) limits: TableLimits,
@@ -29,45 +28,43 @@ pub(crate) struct Server {
     pub(super) rng: Rng,
     pub(super) books: Shared,
     pub(super) links: BTreeMap<Conn, Link>,
-    /// Links that have not authenticated,
+    /// Links that have not authenticated.
     pub(super) proving: BTreeSet<Conn>,
-    /// and which of them are closed for others.
+    /// Bounds the links in `proving`; chooses which one is closed for a new one.
     pub(super) unauthenticated: Unauthenticated<Conn>,
     /// Links that have authenticated and have a [read timeout](ServerLink::poll_read_timeout).
     pub(super) read_timeouts: BTreeSet<Conn>,
-    /// Links that have something to send.
     pub(super) dirty: BTreeSet<Conn>,
     pub(super) port: Port<CarrierName>,
-    /// Where its sessions are to be.
+    /// Where the operator wants sessions: helped, direct, or either.
     pub(super) placement: Placement,
-    /// All sessions that the port knows, and those that are over since the last transmission.
+    /// All sessions that the port knows, and those in `over`.
     pub(super) known: BTreeMap<SessionHandle, Known>,
-    /// Sessions that are over and yet to be forgotten.
+    /// Sessions that are over, to be forgotten at the next transmission.
     pub(super) over: Vec<SessionHandle>,
-    /// Sessions whose applications can get on.
+    /// Sessions whose applications can work.
     pub(super) busy: BTreeSet<SessionHandle>,
-    /// Connections whose sessions have gone on elsewhere.
+    /// Carriers whose sessions have moved to another one.
     pub(super) moved: Vec<CarrierName>,
-    /// Of a thousand sessions, how many are closed early.
-    pub(super) rude_in_1000: u64,
+    /// Sessions, of a thousand, that are closed early.
+    pub(super) early_ends_in_1000: u64,
     pub(super) work_at: Option<Time>,
     pub(super) has_begun: bool,
-    /// Planted.
     pub(super) canary: Option<Canary>,
-    /// For one of the planted faults: how each session began.
+    /// For [`Canary::AcceptStale`]: the answer with which each session began.
     pub(super) answers: BTreeMap<SessionId, Resumed>,
 }
 
 pub(super) struct Known {
     pub(super) id: SessionId,
-    /// `None`: it has closed.
+    /// `None` after the application has closed.
     pub(super) app: Option<App>,
 }
 
 pub(super) struct Link {
     pub(super) end: ServerLink,
     pub(super) unsent: Unsent,
-    /// Bytes that were read and may be granted again when the link may be read.
+    /// Bytes that were read, to be granted again when [`ServerLink::may_read`] allows it.
     pub(super) ungranted: u32,
     pub(super) carried: BTreeMap<u32, SessionHandle>,
 }
@@ -77,7 +74,7 @@ impl Server {
         config: Arc<ServerConfig>,
         (limits, bounds): (TableLimits, Bounds),
         local: SocketAddr,
-        rude_in_1000: u64,
+        early_ends_in_1000: u64,
         mut rng: Rng,
         books: Shared,
     ) -> Server {
@@ -99,7 +96,7 @@ impl Server {
             over: Vec::new(),
             busy: BTreeSet::new(),
             moved: Vec::new(),
-            rude_in_1000,
+            early_ends_in_1000,
             work_at: None,
             has_begun: false,
             canary: None,
@@ -107,7 +104,6 @@ impl Server {
         }
     }
 
-    /// Plants a fault.
     pub(crate) fn plant(&mut self, canary: Option<Canary>) {
         self.canary = canary;
         let mut limits = self.limits;
@@ -123,17 +119,16 @@ impl Server {
         self.port = Port::new(limits, self.rng.word());
     }
 
-    /// Sessions that it knows.
     pub(crate) fn sessions(&self) -> usize {
         self.port.len()
     }
 
-    /// By the addresses of links' other ends, bytes that wait for them.
+    /// Bytes that wait for each link's peer.
     pub(crate) fn pending(&self) -> impl Iterator<Item = (SocketAddr, usize)> + '_ {
         self.links.values().map(move |link| (link.end.peer(), link.end.pending() + link.unsent.len()))
     }
 
-    /// The program dies.
+    /// Records in the books that the process dies.
     pub(crate) fn die(&mut self) {
         let mut books = self.books.borrow_mut();
         books.server_dies(self.known.values().map(|known| known.id));
@@ -143,14 +138,12 @@ impl Server {
         self.books.borrow_mut().violation(Check::Rules, what);
     }
 
-    /// Whether the planted fault is this one, and its moment has come: once in so many times.
+    /// Whether the planted fault is `canary`, and strikes now: one time in `one_in`.
     pub(super) fn plants(&mut self, canary: Canary, one_in: u64) -> bool {
         self.canary == Some(canary) && self.rng.chance(1, one_in)
     }
 
-    // What applications do.
-
-    /// Some of those that can get on do. Whether any can still.
+    /// Gives each busy application a turn, at random. Returns whether any is still busy.
     fn work(&mut self, now: Time) -> bool {
         for session in std::mem::take(&mut self.busy) {
             if self.rng.chance(1, 4) {
@@ -170,7 +163,7 @@ impl Server {
         !self.busy.is_empty()
     }
 
-    /// Whether the application has not closed the session.
+    /// Gives one application a turn. Returns false if it has closed the session.
     fn work_on(&mut self, now: Time, session: SessionHandle, app: &mut App) -> bool {
         if !std::mem::replace(&mut app.is_accepted, true)
             && let Some((conn, id)) = self.port.accept(session)
@@ -185,9 +178,9 @@ impl Server {
             debug_assert_eq!(outcome, Ok(()), "at most what waits");
         }
         let mut books = self.books.borrow_mut();
-        let part = app.unsaid().min(self.rng.scale(1, 64 * 1024));
+        let part = app.unwritten().min(self.rng.scale(1, 64 * 1024));
         if app.may_write && part > 0 {
-            // One more than there is room for, to be told when there is more.
+            // One byte more than there is room for, so that room is reported later.
             let mut bytes = books.reply(app.id, part.min(self.port.room(session) as u64 + 1));
             if self.canary == Some(Canary::AlterReply) && self.rng.chance(1, 20) {
                 bytes = altered(&bytes);
@@ -201,7 +194,7 @@ impl Server {
                 books.violation(Check::Memory, format!("{kept} bytes are kept, more than the bound"));
             }
         }
-        match app.ends(self.canary, &mut self.rng) {
+        match app.next_end(self.canary, &mut self.rng) {
             End::Open => true,
             End::Close(reason) => {
                 books.server_closes(app.id, reason != CloseReason::Normal);
@@ -209,7 +202,7 @@ impl Server {
                 false
             }
             End::Finish { closes } => {
-                if app.unsaid() == 0 {
+                if app.unwritten() == 0 {
                     books.server_finishes(app.id);
                 }
                 if self.canary == Some(Canary::WrongFinish)
@@ -230,31 +223,27 @@ impl Server {
         }
     }
 
-    // What its operator does.
-
-    /// Sessions are to be there from now on: those that are elsewhere are sent away.
+    /// Sets where sessions belong; sends clients of misplaced sessions away.
     pub(crate) fn place(&mut self, placement: Placement) {
         self.placement = placement;
         let misplaced = self.port.misplaced(placement);
-        self.say_all(misplaced);
+        self.send_controls(misplaced);
     }
 
-    /// This number of helped sessions is to come back.
-    pub(crate) fn call_home(&mut self, count: usize) {
-        let home = self.port.return_home(count);
-        self.say_all(home);
+    /// Releases `count` helped sessions to the server's own port.
+    pub(crate) fn release(&mut self, count: usize) {
+        let released = self.port.return_home(count);
+        self.send_controls(released);
     }
 
-    fn say_all(&mut self, words: Vec<(SessionHandle, CarrierName, Control)>) {
-        for (_, (conn, id), control) in words {
+    fn send_controls(&mut self, controls: Vec<(SessionHandle, CarrierName, Control)>) {
+        for (_, (conn, id), control) in controls {
             if let Some(link) = self.links.get_mut(&conn) {
                 link.end.say(id, control);
                 self.dirty.insert(conn);
             }
         }
     }
-
-    // What is sent.
 
     fn close_moved(&mut self) {
         for (conn, id) in std::mem::take(&mut self.moved) {
@@ -287,7 +276,7 @@ impl Server {
         }
     }
 
-    /// Sessions that a link had no room for, and has now, are touched.
+    /// Sends each dirty link's output. Sessions that get room on a link are marked dirty again.
     fn transmit_links<T: Transport>(&mut self, now: Time, out: &mut T) {
         for conn in std::mem::take(&mut self.dirty) {
             let Some(link) = self.links.get_mut(&conn) else { continue };
@@ -307,8 +296,6 @@ impl Server {
             }
         }
     }
-
-    // Ends.
 
     pub(super) fn authenticated(&mut self, conn: Conn) {
         self.proving.remove(&conn);
@@ -344,7 +331,6 @@ impl Server {
     }
 }
 
-/// The application has accepted the session on this connection.
 pub(super) fn accept(link: &mut Link, id: Id, placement: Placement) {
     link.end.accept(id);
     if let Some(drain) = link.end.role().and_then(|role| placement.drains(role)) {

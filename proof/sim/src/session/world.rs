@@ -1,4 +1,4 @@
-//! A world: one server, some helpers, a host full of clients with sessions, the weather between them, and faults.
+//! A world of sessions: one server, some helpers, a host of clients, and faults.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use spillway_transport::Time;
 use super::books::{Books, Shared};
 use super::canary::Canary;
 use super::check::Check;
-use super::clients::{Clients, Surroundings};
-use super::climate::{Climate, Faults};
+use super::clients::{ClientEnvironment, Clients};
 use super::copies;
-use super::copyist::Copyist;
+use super::replayer::Replayer;
 use super::server::Server;
-use crate::agenda::Happening;
+use super::world_config::{Faults, WorldConfig};
+use crate::agenda::NetworkEvent;
 use crate::attackers::{ATTACKERS_IP, Attackers};
 use crate::driver::{self, Down};
 use crate::names::{SERVER, address, client_key, helper_key, ip};
@@ -29,7 +29,7 @@ use crate::storm::Stormy;
 const CLIENTS: HostId = 1;
 const FIRST_HELPER: HostId = 2;
 
-// What happens to the world itself: a fault, something that the server's operator does, or from these numbers on, by host.
+// Numbers of the world's own events; a host's index is added to `RESTART` and `WAKE_UP`.
 const FAULT: u64 = 0;
 const OPERATOR: u64 = 1;
 const RESTART: u64 = 1_000;
@@ -40,64 +40,63 @@ enum Node {
     Server(Box<Server>),
     Clients(Box<Clients>),
     Helper(Box<Relay>),
-    Copyist(Box<Copyist>),
+    Replayer(Box<Replayer>),
     Attackers(Box<Attackers>),
 }
 
-/// One world.
+/// A running world.
 pub struct World {
     pub(crate) network: Network,
-    /// What must be true of all sessions.
+    /// Checks all sessions.
     pub books: Shared,
     nodes: Vec<Node>,
-    /// Hosts that stand still: the program lives, its peers hear nothing.
-    asleep: BTreeSet<HostId>,
-    climate: Climate,
-    /// Planted at the server.
+    /// Hosts whose programs are stopped, as by SIGSTOP.
+    suspended: BTreeSet<HostId>,
+    config: WorldConfig,
     canary: Option<Canary>,
     rng: Rng,
-    /// Where the server's operator says where sessions are to be: what is drawn for that.
+    /// Draws the operator's actions, in worlds with an operator.
     operator: Option<Rng>,
     storm: bool,
     pub(crate) faults: u64,
 }
 
 impl World {
-    /// A world at its beginning. `blind` is not looked at.
+    /// Creates a world at its beginning; the check `blind` is off.
     pub fn new(seed: u64, canary: Option<Canary>, blind: Option<Check>) -> World {
         let mut rng = Rng::new(seed);
-        // From a generator of its own: the rest of each world stays what it was.
-        let mut of_attack = Rng::new(!seed);
-        let climate = Climate::drawn(&mut rng, &mut of_attack, canary);
-        let mut network = Network::new(rng.word(), climate.weather);
-        let books = Books::new(climate.manners.limits, climate.table, blind);
+        // A generator of its own leaves the rest of each world unchanged.
+        let mut attack_rng = Rng::new(!seed);
+        let config = WorldConfig::drawn(&mut rng, &mut attack_rng, canary);
+        let mut network = Network::new(rng.word(), config.weather);
+        let books = Books::new(config.behaviour.limits, config.table, blind);
         let books = Shared::new(std::cell::RefCell::new(books));
         network.add_host(ip(SERVER), &[11411]);
         network.add_host(ip(CLIENTS), &[]);
-        let helpers = FIRST_HELPER..FIRST_HELPER + climate.helpers;
+        let helpers = FIRST_HELPER..FIRST_HELPER + config.helpers;
         for host in helpers.clone() {
             network.add_host(ip(host), &[11211, 11411]);
         }
-        let around = Surroundings {
+        let environment = ClientEnvironment {
             addresses: network.addresses(CLIENTS),
             ports: helpers.clone().chain([SERVER]).map(|host| address(host, 11411)).collect(),
             key: client_key(),
             books: books.clone(),
-            copies: climate.is_copied.then(copies::Shared::default),
+            copies: config.is_copied.then(copies::Shared::default),
             canary,
         };
         let mut nodes = vec![Node::Down(Down)];
-        let copies = around.copies.clone();
-        nodes.push(Node::Clients(Box::new(Clients::new(around, climate.manners, rng.fork()))));
+        let copies = environment.copies.clone();
+        nodes.push(Node::Clients(Box::new(Clients::new(environment, config.behaviour, rng.fork()))));
         nodes.resize_with(helpers.end, || Node::Down(Down));
         if let Some(copies) = copies {
             let host = network.add_host(ip(helpers.end), &[]);
             let target = address(SERVER, 11411);
-            let copyist = Copyist::new(target, helper_key(), rng.fork(), copies, books.clone());
-            nodes.push(Node::Copyist(Box::new(copyist)));
+            let replayer = Replayer::new(target, helper_key(), rng.fork(), copies, books.clone());
+            nodes.push(Node::Replayer(Box::new(replayer)));
             network.turn_soon(host);
         }
-        let attackers = climate.attack.map(|attack| {
+        let attackers = config.attack.map(|attack| {
             let host = network.add_host(ATTACKERS_IP, &[]);
             let addresses = network.addresses(host);
             let ports =
@@ -108,30 +107,30 @@ impl World {
                 addresses,
                 ports,
                 client_key(),
-                of_attack,
+                attack_rng,
             )))
         });
-        if climate.clocks_differ {
+        if config.clocks_differ {
             (0..nodes.len()).filter(|host| *host != CLIENTS).for_each(|host| network.draw_clock(host));
         }
         nodes.extend(attackers);
-        let mut of_operator = Rng::new(seed.rotate_left(32) ^ 1);
-        let operator = (canary.is_none() && of_operator.chance(1, 3)).then_some(of_operator);
-        let asleep = BTreeSet::new();
+        let mut operator_rng = Rng::new(seed.rotate_left(32) ^ 1);
+        let operator = (canary.is_none() && operator_rng.chance(1, 3)).then_some(operator_rng);
+        let suspended = BTreeSet::new();
         let (storm, faults) = (true, 0);
         let mut world =
-            World { nodes, asleep, network, books, rng, climate, canary, operator, storm, faults };
+            World { nodes, suspended, network, books, rng, config, canary, operator, storm, faults };
         world.start(SERVER);
         helpers.for_each(|host| world.start(host));
         world.network.turn_soon(CLIENTS);
-        if world.climate.attack.is_some() {
+        if world.config.attack.is_some() {
             world.network.turn_soon(world.nodes.len() - 1);
         }
-        if world.climate.faults != Faults::None {
-            world.network.after(Duration::from_millis(1), Happening::World(FAULT));
+        if world.config.faults != Faults::None {
+            world.network.after(Duration::from_millis(1), NetworkEvent::World(FAULT));
         }
         if world.operator.is_some() {
-            world.network.after(Duration::from_millis(2), Happening::World(OPERATOR));
+            world.network.after(Duration::from_millis(2), NetworkEvent::World(OPERATOR));
         }
         world
     }
@@ -139,15 +138,15 @@ impl World {
     fn start(&mut self, host: HostId) {
         let rng = self.rng.fork();
         self.nodes[host] = if host == SERVER {
-            let (config, books) = (self.climate.server.clone(), self.books.clone());
-            let rude = self.climate.rude_in_1000;
-            let bounds = self.climate.unauthenticated;
+            let (config, books) = (self.config.server.clone(), self.books.clone());
+            let early_ends = self.config.early_ends_in_1000;
+            let bounds = self.config.unauthenticated;
             let local = address(SERVER, 11411);
-            let mut server = Server::new(config, (self.climate.table, bounds), local, rude, rng, books);
+            let mut server = Server::new(config, (self.config.table, bounds), local, early_ends, rng, books);
             server.plant(self.canary);
             Node::Server(Box::new(server))
         } else {
-            match helpers::start(&self.climate.relay, rng) {
+            match helpers::start(&self.config.relay, rng) {
                 Ok(relay) => Node::Helper(relay),
                 Err(error) => {
                     self.wrong(Check::Rules, format!("a fault of the simulator: {error}"));
@@ -162,25 +161,25 @@ impl World {
         self.books.borrow_mut().violation(check, what);
     }
 
-    /// The program ends, or the whole host loses power; and it comes back.
+    /// Ends a host's program, or turns the host's power off; a restart follows.
     fn stop(&mut self, host: HostId, power: bool) {
         if let Node::Server(mut server) = std::mem::replace(&mut self.nodes[host], Node::Down(Down)) {
             server.die();
         }
-        self.asleep.remove(&host);
+        self.suspended.remove(&host);
         let down = Duration::from_nanos(self.rng.scale(1_000_000, 300_000_000));
         if power {
             self.network.power_off(host, down);
         } else {
             self.network.crash(host);
         }
-        self.network.after(down, Happening::World(RESTART + host as u64));
+        self.network.after(down, NetworkEvent::World(RESTART + host as u64));
     }
 
     fn check_bounds(&mut self, host: HostId) {
         if let Some(Node::Helper(relay)) = self.nodes.get_mut(host) {
             while relay.poll_notice().is_some() {}
-            if let Some(what) = helpers::beyond_bounds(relay, &self.climate.relay) {
+            if let Some(what) = helpers::beyond_bounds(relay, &self.config.relay) {
                 self.wrong(Check::Memory, what);
             }
         }
@@ -190,7 +189,6 @@ impl World {
         }
     }
 
-    /// What is held for attackers is bounded.
     fn check_attackers(&mut self) {
         let Some(Node::Attackers(attackers)) = self.nodes.last() else { return };
         let mut wrong = Vec::new();
@@ -204,7 +202,7 @@ impl World {
                 _ => continue,
             };
             wrong.extend(held.iter().find_map(|(peer, held)| attackers.beyond_bounds(*peer, *held, 0)));
-            wrong.extend(attackers.beyond_strangers(&self.network, host, self.climate.unauthenticated));
+            wrong.extend(attackers.beyond_strangers(&self.network, host, self.config.unauthenticated));
         }
         wrong.into_iter().for_each(|what| self.wrong(Check::Memory, what));
     }
@@ -214,72 +212,72 @@ impl World {
             return;
         }
         self.faults += 1;
-        let helper = FIRST_HELPER + self.rng.below(self.climate.helpers as u64) as usize;
+        let helper = FIRST_HELPER + self.rng.below(self.config.helpers as u64) as usize;
         let mut any = self.rng.pick(&[SERVER, helper, helper, CLIENTS]);
         let other = self.rng.pick(&[SERVER, CLIENTS, helper]);
         let mut what = self.rng.below(24);
-        if self.climate.is_restless && self.rng.chance(9, 10) {
+        if self.config.mostly_stalls && self.rng.chance(9, 10) {
             (any, what) = (CLIENTS, 8);
         }
-        if self.climate.restarts_in_1000 > 0 && self.rng.chance(self.climate.restarts_in_1000, 1000) {
+        if self.config.restarts_in_1000 > 0 && self.rng.chance(self.config.restarts_in_1000, 1000) {
             what = 0;
         }
         match what {
             0 => {
                 let power = self.rng.chance(1, 2);
-                if self.climate.faults == Faults::All {
+                if self.config.faults == Faults::All {
                     self.stop_if_up(SERVER, power);
                 }
             }
             1..=2 => self.stop_if_up(helper, false),
             3 => self.stop_if_up(helper, true),
             4 => self.drain(helper),
-            5..=6 => self.fall_asleep(helper),
-            7 => self.fall_asleep(any),
+            5..=6 => self.suspend(helper),
+            7 => self.suspend(any),
             8..=12 => {
-                let longest = self.climate.silence_ns_max.min(50_000_000);
+                let longest = self.config.silence_ns_max.min(50_000_000);
                 let delay = Duration::from_nanos(self.rng.scale(100_000, longest));
                 if let Some(conn) = self.network.any_connection(any, &mut self.rng) {
                     self.network.stall(any, conn, delay);
                 }
             }
             13..=15 => {
-                let delay = Duration::from_nanos(self.rng.scale(100_000, self.climate.silence_ns_max));
+                let delay = Duration::from_nanos(self.rng.scale(100_000, self.config.silence_ns_max));
                 self.network.silence(any, other, delay);
             }
-            16 => self.divide(),
-            17 if self.climate.clocks_differ => self.drift(any),
+            16 => self.partition_hosts(),
+            17 if self.config.clocks_differ => self.drift(any),
             _ => {
                 if let Some(conn) = self.network.any_connection(any, &mut self.rng) {
                     self.network.cut(any, conn);
                 }
             }
         }
-        let next = self.rng.scale(1_000_000.min(self.climate.fault_ns_max / 5), self.climate.fault_ns_max);
-        self.network.after(Duration::from_nanos(next), Happening::World(FAULT));
+        let next = self.rng.scale(1_000_000.min(self.config.fault_ns_max / 5), self.config.fault_ns_max);
+        self.network.after(Duration::from_nanos(next), NetworkEvent::World(FAULT));
     }
 
-    /// The server's operator wants sessions elsewhere, or leaves it to them; or some are to come back.
+    /// The operator places sessions, or releases some.
     fn operate(&mut self) {
         let Some(rng) = self.operator.as_mut().filter(|_| self.storm) else { return };
         let within = Duration::from_nanos(rng.scale(100_000, 500_000_000));
-        let word = rng.pick(&[Override::On, Override::Off, Override::Auto]);
-        let home = rng.chance(1, 2).then(|| rng.scale(1, 20) as usize);
+        let placement_override = rng.pick(&[Override::On, Override::Off, Override::Auto]);
+        let released = rng.chance(1, 2).then(|| rng.scale(1, 20) as usize);
         let next = Duration::from_nanos(rng.scale(2_000_000, 1_000_000_000));
         if let Node::Server(server) = &mut self.nodes[SERVER] {
-            match home {
-                Some(count) => server.call_home(count),
-                None => server.place(Placement::new(word, within)),
+            match released {
+                Some(count) => server.release(count),
+                None => server.place(Placement::new(placement_override, within)),
             }
             self.network.turn_soon(SERVER);
         }
-        self.network.after(next, Happening::World(OPERATOR));
+        self.network.after(next, NetworkEvent::World(OPERATOR));
     }
 
-    /// The hosts fall into two groups, one of which does not hear the other; or neither hears the other.
-    fn divide(&mut self) {
+    /// Partitions the hosts into two groups, in one direction or in both.
+    fn partition_hosts(&mut self) {
         let both_ways = self.rng.chance(1, 3);
-        let delay = Duration::from_nanos(self.rng.scale(5_000_000, 10 * self.climate.silence_ns_max));
+        let delay = Duration::from_nanos(self.rng.scale(5_000_000, 10 * self.config.silence_ns_max));
         let (one, two): (Vec<HostId>, Vec<HostId>) =
             (0..self.nodes.len()).partition(|_| self.rng.chance(1, 2));
         for source in &one {
@@ -309,21 +307,21 @@ impl World {
         }
     }
 
-    /// As by SIGSTOP, and SIGCONT later.
-    fn fall_asleep(&mut self, host: HostId) {
-        if self.asleep.insert(host) {
+    /// Stops a host's program, as by SIGSTOP; a wake-up follows.
+    fn suspend(&mut self, host: HostId) {
+        if self.suspended.insert(host) {
             let until = Duration::from_nanos(self.rng.scale(100_000, 400_000_000));
-            self.network.after(until, Happening::World(WAKE_UP + host as u64));
+            self.network.after(until, NetworkEvent::World(WAKE_UP + host as u64));
         }
     }
 
     fn wake_up(&mut self, host: HostId) {
-        if self.asleep.remove(&host) {
+        if self.suspended.remove(&host) {
             self.network.wake_up(host);
         }
     }
 
-    /// A helper goes away in good order, or is stopped when its time is up.
+    /// Drains a helper, or stops it if it is drained.
     fn drain(&mut self, host: HostId) {
         let within = Duration::from_nanos(self.rng.scale(1_000_000, 50_000_000));
         if let Node::Helper(relay) = &mut self.nodes[host] {
@@ -334,16 +332,16 @@ impl World {
         }
     }
 
-    /// The end: everything must have ended.
+    /// Checks that everything has ended.
     pub fn finish(&mut self) {
-        if self.went_wrong() {
+        if self.has_violations() {
             return;
         }
         if self.books.borrow().open() > 0 {
-            // What these hold is not left behind.
+            // Open sessions explain what their hosts still hold.
             return self.books.borrow_mut().all_ended();
         }
-        for what in self.left() {
+        for what in self.leftovers() {
             self.wrong(Check::Leftovers, format!("after the storm there are still {what}"));
         }
     }
@@ -353,15 +351,15 @@ impl Stormy for World {
     fn step(&mut self) -> bool {
         match self.network.pop() {
             None => return false,
-            Some(Happening::World(FAULT)) => self.fault(),
-            Some(Happening::World(OPERATOR)) => self.operate(),
-            Some(Happening::World(what)) if what >= WAKE_UP => self.wake_up((what - WAKE_UP) as HostId),
-            Some(Happening::World(restart)) => self.start((restart - RESTART) as HostId),
+            Some(NetworkEvent::World(FAULT)) => self.fault(),
+            Some(NetworkEvent::World(OPERATOR)) => self.operate(),
+            Some(NetworkEvent::World(what)) if what >= WAKE_UP => self.wake_up((what - WAKE_UP) as HostId),
+            Some(NetworkEvent::World(restart)) => self.start((restart - RESTART) as HostId),
             Some(what) => {
-                let (nodes, asleep) = (&mut self.nodes, &self.asleep);
+                let (nodes, suspended) = (&mut self.nodes, &self.suspended);
                 let mut acted = None;
-                driver::happen(&mut self.network, what, |network, host| {
-                    if asleep.contains(&host) {
+                driver::handle(&mut self.network, what, |network, host| {
+                    if suspended.contains(&host) {
                         return;
                     }
                     acted = Some(host);
@@ -369,7 +367,7 @@ impl Stormy for World {
                         Node::Server(node) => driver::turn(network, host, &mut **node),
                         Node::Clients(node) => driver::turn(network, host, &mut **node),
                         Node::Helper(node) => driver::turn(network, host, &mut **node),
-                        Node::Copyist(node) => driver::turn(network, host, &mut **node),
+                        Node::Replayer(node) => driver::turn(network, host, &mut **node),
                         Node::Attackers(node) => driver::turn(network, host, &mut **node),
                         Node::Down(node) => driver::turn(network, host, node),
                     }
@@ -394,7 +392,7 @@ impl Stormy for World {
             match &mut self.nodes[host] {
                 Node::Clients(clients) => clients.calm_down(now),
                 Node::Server(server) if self.operator.is_some() => server.place(Placement::default()),
-                Node::Copyist(copyist) => copyist.calm_down(),
+                Node::Replayer(replayer) => replayer.calm_down(),
                 Node::Attackers(attackers) => attackers.calm_down(),
                 _ => continue,
             }
@@ -402,7 +400,7 @@ impl Stormy for World {
         }
     }
 
-    fn left(&self) -> Vec<String> {
+    fn leftovers(&self) -> Vec<String> {
         let open = self.books.borrow().open();
         if open > 0 {
             return vec![format!("{open} sessions")];
@@ -418,10 +416,10 @@ impl Stormy for World {
                 Node::Clients(clients) => note("clients' carriers", clients.open()),
                 Node::Server(server) => note("sessions at the server", server.sessions()),
                 Node::Helper(relay) => {
-                    helpers::left(relay).into_iter().for_each(|(what, count)| note(what, count))
+                    helpers::leftovers(relay).into_iter().for_each(|(what, count)| note(what, count))
                 }
                 Node::Attackers(attackers) => note("attackers' connections", attackers.open()),
-                Node::Copyist(copyist) => note("connections of the copyist", copyist.open()),
+                Node::Replayer(replayer) => note("connections of the replayer", replayer.open()),
                 Node::Down(_) => note("host down", 1),
             }
         }
@@ -432,11 +430,10 @@ impl Stormy for World {
         self.books.borrow().progress()
     }
 
-    fn went_wrong(&self) -> bool {
+    fn has_violations(&self) -> bool {
         !self.books.borrow().violations().is_empty()
     }
 
-    /// The world's time.
     fn now(&self) -> Time {
         self.network.now()
     }

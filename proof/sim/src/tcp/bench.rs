@@ -1,4 +1,5 @@
-//! Simulated throughput and latency: two hosts, one path, no faults but loss. Virtual time, so the figures are exact.
+//! Simulated throughput and latency: two hosts and one path that only loses frames. Virtual time makes the figures
+//! exact.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
@@ -14,46 +15,46 @@ use super::path::{Conditions, Path};
 use crate::agenda::Agenda;
 use crate::rng::Rng;
 
-/// One row's conditions.
+/// The conditions of one row.
 #[derive(Clone, Copy, Debug)]
 pub struct Line {
-    /// There and back, without what waits.
+    /// Round-trip time without queueing.
     pub rtt: Duration,
-    /// Frames lost, of a million, each way.
+    /// Lost frames, of a million, in each direction.
     pub loss_ppm: u64,
-    /// Each way.
+    /// Rate in each direction.
     pub bits_per_s: u64,
-    /// Bytes that wait before the narrow way.
+    /// Bound of the queue in each direction.
     pub queue_bytes: u64,
     /// Congestion control.
     pub algorithm: Algorithm,
-    /// How often the receiver runs: frames that arrive in between are taken in one turn. Zero: a turn for each frame.
+    /// Interval of the receiver's turns, each for all frames since the last; zero: a turn for each frame.
     pub turn: Duration,
 }
 
-/// What came of a row.
+/// The figures of one row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Of one bulk stream, payload bytes a second.
+    /// Goodput of one bulk stream, payload bytes per second.
     pub goodput: u64,
-    /// Segments that it sent again, of a thousand that were sent.
+    /// Retransmitted segments, of a thousand segments sent.
     pub retransmitted_per_mille: u64,
     /// Retransmission timeouts of the bulk stream.
     pub timeouts: u64,
-    /// Of 64 bytes there and back, one at a time, microseconds.
+    /// Median round trip of a message of 64 bytes, one at a time, microseconds.
     pub ping_p50_us: u64,
-    /// The slowest of a hundred.
+    /// The 99th percentile of these round trips, microseconds.
     pub ping_p99_us: u64,
 }
 
 const PORT: u16 = 80;
 const MESSAGE: usize = 64;
-/// A window that never is the limit.
+/// Larger than any bandwidth-delay product here.
 const WINDOW: u32 = 64 << 20;
-/// The bulk stream begins to be counted, and ends.
+/// Measurement of the bulk stream: start and end.
 const WARM_UP: Duration = Duration::from_secs(5);
 const BULK: Duration = Duration::from_secs(65);
-/// Messages there and back.
+/// Round trips to measure.
 const PINGS: usize = 2_000;
 
 /// Measures a row.
@@ -67,7 +68,7 @@ pub fn measure(line: Line, seed: u64) -> Figures {
     Figures { ping_p50_us: times[times.len() / 2], ping_p99_us: times[times.len() * 99 / 100], ..bulk }
 }
 
-/// Measures a row's bulk stream only, from `warm_up` until `end`.
+/// Measures only the bulk stream of a row, from `warm_up` until `end`.
 pub fn measure_bulk(line: Line, seed: u64, warm_up: Duration, end: Duration) -> Figures {
     let mut bulk = Pair::new(line, seed, [Task::Bulk { received: 0 }, Task::Bulk { received: 0 }]);
     bulk.run(|_, now| now >= Time::ZERO + warm_up);
@@ -149,25 +150,25 @@ struct End {
     stack: Stack,
     task: Task,
     armed: Option<Time>,
-    /// How often it runs, and frames that wait for that.
+    /// Interval of turns, and the frames that wait for the next one.
     turn: Duration,
     waiting: Vec<Vec<u8>>,
 }
 
-enum Happening {
+enum WorldEvent {
     Arrive(usize, Vec<u8>),
     Wake(usize, Time),
-    /// An end that runs every so often runs.
+    /// The turn of an end whose turns are at intervals.
     Turn(usize),
 }
 
-/// Two hosts, the first sends.
+/// Two hosts; the first one sends.
 struct Pair {
     now: Time,
-    agenda: Agenda<Happening>,
+    agenda: Agenda<WorldEvent>,
     ends: [End; 2],
     paths: [Path; 2],
-    /// Frames of the first.
+    /// Frames that the first host sent.
     sent: u64,
     slot: Vec<u8>,
 }
@@ -192,7 +193,7 @@ impl Pair {
         let (agenda, slot) = (Agenda::default(), vec![0; ethernet::HEADER_BYTES + usize::from(MTU)]);
         let mut pair = Pair { now: Time(1), agenda, ends, paths, sent: 0, slot };
         let target = SocketAddr::from((address_of(1), PORT));
-        // A fresh table has room for one.
+        // A new table has room.
         let _ = pair.ends[0].stack.connect(Time(1), target);
         pair.turn(0, Vec::new());
         pair
@@ -211,24 +212,24 @@ impl Pair {
             let Some((at, what)) = self.agenda.take() else { return };
             self.now = self.now.max(at);
             match what {
-                Happening::Arrive(to, frame) if self.ends[to].turn.is_zero() => self.turn(to, vec![frame]),
-                Happening::Arrive(to, frame) => {
+                WorldEvent::Arrive(to, frame) if self.ends[to].turn.is_zero() => self.turn(to, vec![frame]),
+                WorldEvent::Arrive(to, frame) => {
                     let End { turn, waiting, .. } = &mut self.ends[to];
                     waiting.push(frame);
                     if waiting.len() == 1 {
                         let turn_ns = turn.as_nanos() as u64; // microseconds
-                        self.agenda.add(Time(at.0.next_multiple_of(turn_ns)), Happening::Turn(to));
+                        self.agenda.add(Time(at.0.next_multiple_of(turn_ns)), WorldEvent::Turn(to));
                     }
                 }
-                Happening::Turn(end) => {
+                WorldEvent::Turn(end) => {
                     let frames = std::mem::take(&mut self.ends[end].waiting);
                     self.turn(end, frames);
                 }
-                Happening::Wake(end, at) if self.ends[end].armed == Some(at) => {
+                WorldEvent::Wake(end, at) if self.ends[end].armed == Some(at) => {
                     self.ends[end].armed = None;
                     self.turn(end, Vec::new());
                 }
-                Happening::Wake(..) => {}
+                WorldEvent::Wake(..) => {}
             }
         }
     }
@@ -244,13 +245,13 @@ impl Pair {
             self.sent += u64::from(index == 0);
             let agenda = &mut self.agenda;
             self.paths[index].send(self.now, &self.slot[..length], |arrival| {
-                agenda.add(arrival.at, Happening::Arrive(1 - index, arrival.frame));
+                agenda.add(arrival.at, WorldEvent::Arrive(1 - index, arrival.frame));
             });
         }
         let at = drive::poll_timeout(stack, task).map(|at| at.max(self.now));
         if let Some(at) = at.filter(|at| armed.is_none_or(|armed| *at < armed)) {
             *armed = Some(at);
-            self.agenda.add(at, Happening::Wake(index, at));
+            self.agenda.add(at, WorldEvent::Wake(index, at));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Planted faults: each is a mistake that the code under test could make, and that a run must find.
+//! Planted faults: each is a mistake that the code under test could make, and that a run must detect.
 
 use std::mem;
 
@@ -8,41 +8,41 @@ use spillway_wire::state::ConnectionState;
 
 use super::program::Program;
 
-/// One planted fault.
+/// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
-    /// A byte is altered after the checksum was looked at.
+    /// A byte is altered after the checksum was verified.
     FlipByte,
     /// The bytes of a segment are delivered twice.
     RepeatSegment,
-    /// And those of another not at all.
+    /// The bytes of a segment are not delivered.
     DropSegment,
-    /// The end of a stream is told before its last bytes.
+    /// The end of a stream is delivered before its last bytes.
     EarlyEnd,
-    /// More is acknowledged than the gate lets through.
+    /// A gated stack acknowledges bytes that were not released.
     HastyAcknowledgement,
-    /// A window is taken back.
+    /// The right edge of a window moves back.
     ShrinkWindow,
-    /// What was read is never granted again.
+    /// Bytes that were read are never granted again.
     ForgetCredit,
-    /// A frame that is damaged is taken as it is.
+    /// A damaged frame is accepted.
     TakeDamaged,
-    /// Of a connection that moves: a byte that is still to be sent is altered.
+    /// A move alters a byte in the send queue.
     AlterQueue,
-    /// What the peer said that it has is forgotten.
+    /// A move loses the peer's SACK information.
     ForgetSack,
-    /// What has come out of order is forgotten.
+    /// A move loses the bytes that came out of order.
     ForgetLate,
-    /// The next byte counts as received.
+    /// A move counts the next byte as received.
     SkipByte,
-    /// The gate is open.
+    /// A move opens the gate.
     ForgetGate,
-    /// Whoever forges resets knows where RCV.NXT is.
+    /// Forged resets carry exactly RCV.NXT.
     ExactReset,
 }
 
 impl Canary {
-    /// All of them.
+    /// All canaries.
     pub const ALL: [Canary; 14] = [
         Canary::FlipByte,
         Canary::RepeatSegment,
@@ -60,7 +60,7 @@ impl Canary {
         Canary::ExactReset,
     ];
 
-    /// For command lines.
+    /// The name on command lines.
     pub fn name(self) -> &'static str {
         match self {
             Canary::FlipByte => "flip-byte",
@@ -80,8 +80,8 @@ impl Canary {
         }
     }
 
-    /// What is said by the check that is there for it.
-    pub fn is_told_as(self) -> &'static str {
+    /// Text of the violation that the fault's check reports.
+    pub fn violation_text(self) -> &'static str {
         match self {
             Canary::FlipByte | Canary::RepeatSegment | Canary::DropSegment | Canary::AlterQueue => {
                 "wrong byte"
@@ -92,25 +92,24 @@ impl Canary {
             Canary::ForgetCredit => "has not ended",
             Canary::TakeDamaged => "damaged frames were taken",
             Canary::ForgetSack => "another state has arrived",
-            Canary::ForgetLate => "said that it had",
+            Canary::ForgetLate => "after SACK",
             Canary::SkipByte => "of 1 that were sent",
             Canary::ExactReset => "broken although nothing was wrong",
         }
     }
 
-    /// Whether it is one of connections that move.
-    pub(crate) fn is_of_moves(self) -> bool {
+    pub(crate) fn is_in_moves(self) -> bool {
         use Canary::{AlterQueue, ForgetGate, ForgetLate, ForgetSack, SkipByte};
         matches!(self, AlterQueue | ForgetSack | ForgetLate | SkipByte | ForgetGate)
     }
 
-    /// Alters a connection's state on its way, if there is anything to alter.
+    /// Alters the state of a connection that moves, if it has something to alter.
     pub(crate) fn alter(self, state: &mut ConnectionState) {
         let sending = &mut state.sending;
         let receiving = &mut state.receiving;
         match self {
             Canary::AlterQueue => {
-                let is_sent = (sending.nxt - sending.una) as usize; // of one window
+                let is_sent = (sending.nxt - sending.una) as usize; // at most one window
                 if let Some(byte) = sending.queue.get_mut(is_sent..).and_then(<[u8]>::last_mut) {
                     *byte ^= 0x20;
                 }
@@ -119,7 +118,7 @@ impl Canary {
                 let segments = state.recovery.iter_mut().flat_map(|recovery| &mut recovery.segments);
                 segments.for_each(|segment| segment.sacked = false);
             }
-            // What was not told yet is merely lost.
+            // Unreported bytes are only retransmitted.
             Canary::ForgetLate if !receiving.owes => receiving.late.clear(),
             Canary::SkipByte if receiving.next == 1 => {
                 receiving.next = 2;
@@ -131,20 +130,19 @@ impl Canary {
     }
 }
 
-/// A program, and what may stand between it and its stack.
-pub(crate) struct Meddled {
-    pub(crate) program: Program,
+/// A program, with a fault between it and its stack.
+pub(crate) struct FaultyProgram {
+    pub(crate) inner: Program,
     canary: Option<Canary>,
-    /// Things that go by before the fault is there.
+    /// Opportunities to skip before the fault strikes.
     until: u32,
 }
 
-impl Meddled {
-    pub(crate) fn new(program: Program, canary: Option<Canary>, until: u32) -> Meddled {
-        Meddled { program, canary, until }
+impl FaultyProgram {
+    pub(crate) fn new(inner: Program, canary: Option<Canary>, until: u32) -> FaultyProgram {
+        FaultyProgram { inner, canary, until }
     }
 
-    /// Whether it is time, for this fault.
     fn strikes(&mut self, canary: Canary) -> bool {
         if self.canary != Some(canary) {
             return false;
@@ -153,9 +151,10 @@ impl Meddled {
         self.until == 0 && mem::take(&mut self.canary).is_some()
     }
 
-    /// A frame leaves. Where the fault shows only at some, it waits for one.
-    pub(crate) fn meddle_with_frame(&mut self, frame: &mut [u8]) {
-        // Ethernet 14, IPv4 20, and in TCP: the acknowledgement at 8, flags at 13, window at 14, checksum at 16.
+    /// Alters an outgoing frame, if the fault is in frames and this one shows it.
+    pub(crate) fn alter_frame(&mut self, frame: &mut [u8]) {
+        // Offsets in a frame: Ethernet 14, IPv4 20, then TCP's acknowledgement at 8, flags at 13, window at 14,
+        // checksum at 16.
         const ACK: usize = 42;
         const FLAGS: usize = 47;
         const WINDOW: usize = 48;
@@ -172,7 +171,7 @@ impl Meddled {
             Some(Canary::ShrinkWindow) => (WINDOW, word(frame, WINDOW), word(frame, WINDOW) / 2),
             _ => return,
         };
-        // Each time from then on: it must be in a connection at a gate, or at one whose window was open.
+        // The fault lasts: it shows only in a gated connection, or in one with an open window.
         self.until = self.until.saturating_sub(1);
         if self.until == 0 && to != from {
             let check = checksum::adjust_u16(word(frame, CHECK), from, to);
@@ -181,45 +180,45 @@ impl Meddled {
         }
     }
 
-    /// A damaged frame has come: whether it is not to be seen that it was one.
-    pub(crate) fn hides_damage(&mut self) -> bool {
+    /// Whether to conceal that a frame that has arrived is damaged.
+    pub(crate) fn conceals_damage(&mut self) -> bool {
         self.strikes(Canary::TakeDamaged)
     }
 }
 
-impl Application for Meddled {
+impl Application for FaultyProgram {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         if let Event::Data { end, bytes } = event {
             if self.strikes(Canary::FlipByte) {
                 let mut bytes = bytes.to_vec();
                 bytes[0] ^= 0x20; // never empty
-                return self.program.handle(now, conn, Event::Data { end, bytes: &bytes }, out);
+                return self.inner.handle(now, conn, Event::Data { end, bytes: &bytes }, out);
             }
             if self.strikes(Canary::DropSegment) {
                 return;
             }
             if self.strikes(Canary::RepeatSegment) {
-                self.program.handle(now, conn, event, out);
+                self.inner.handle(now, conn, event, out);
             }
             if self.strikes(Canary::EarlyEnd) {
-                self.program.handle(now, conn, Event::Finished, out);
+                self.inner.handle(now, conn, Event::Finished, out);
             }
             if self.strikes(Canary::ForgetCredit) {
-                self.program.is_stingy = true;
+                self.inner.withholds_grants = true;
             }
         }
-        self.program.handle(now, conn, event, out);
+        self.inner.handle(now, conn, event, out);
     }
 
     fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
-        self.program.handle_timeout(now, out);
+        self.inner.handle_timeout(now, out);
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
-        self.program.end_of_turn(now, out);
+        self.inner.end_of_turn(now, out);
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.program.poll_timeout()
+        self.inner.poll_timeout()
     }
 }

@@ -1,27 +1,25 @@
-//! Frames by hand, for those who are no stack.
+//! Builds frames, for peers without a stack.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::{arp, checksum, ipv4, tcp};
 
-/// Hosts are at 10.0.0.1 and on.
+/// Hosts have addresses from 10.0.0.1 up.
 pub(crate) fn address_of(host: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0001 + host as u32) // a few hosts
 }
 
-/// Further stacks of a host that have addresses of their own are at 10.0.1.1 and on.
-pub(crate) fn address_apart(ip: Ipv4Addr, stack: usize) -> Ipv4Addr {
+/// Further stacks of a host, if they have addresses of their own, have addresses from 10.0.1.1 up.
+pub(crate) fn own_address(ip: Ipv4Addr, stack: usize) -> Ipv4Addr {
     Ipv4Addr::from(ip.to_bits() + ((stack as u32) << 8)) // a few stacks
 }
 
-/// And have these cards.
 pub(crate) fn mac_of(ip: Ipv4Addr) -> Mac {
     let [a, b, c, d] = ip.octets();
     Mac([2, 0, a, b, c, d])
 }
 
-/// From where to where, at both layers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends {
     pub(crate) source_mac: Mac,
@@ -38,13 +36,13 @@ fn v4(end: SocketAddr) -> Ipv4Addr {
 }
 
 impl Ends {
-    /// Of hosts that have the cards of their addresses.
+    /// The ends of hosts with the MAC addresses of [`mac_of`].
     pub(crate) fn between(source: SocketAddr, target: SocketAddr) -> Ends {
         Ends { source_mac: mac_of(v4(source)), target_mac: mac_of(v4(target)), source, target }
     }
 }
 
-/// A TCP segment in a frame. The header's ports are those of the ends.
+/// A TCP segment in a frame, with the ports of `ends`.
 pub(crate) fn segment(ends: Ends, header: tcp::Header, payload: &[u8]) -> Vec<u8> {
     let header = tcp::Header { source: ends.source.port(), target: ends.target.port(), ..header };
     let (at, header_bytes) = (ethernet::HEADER_BYTES + ipv4::HEADER_BYTES, header.header_bytes());
@@ -70,7 +68,7 @@ pub(crate) fn segment(ends: Ends, header: tcp::Header, payload: &[u8]) -> Vec<u8
     frame
 }
 
-/// The answer to whoever asks for this address.
+/// The answer to an ARP request for the address `own`.
 pub(crate) fn arp_reply(question: &arp::Packet, own: (Mac, Ipv4Addr)) -> Vec<u8> {
     let (target_mac, target_ip) = (question.sender_mac, question.sender_ip);
     let packet = arp::Packet {

@@ -1,20 +1,20 @@
-//! What applications have released of what came: how far acknowledgements may go where there is a gate.
+//! What gated applications have received and released: the bound of their stack's acknowledgements.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// One connection at a gate, in offsets of the stream that comes.
+/// A gated connection, in offsets of the incoming stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gate {
-    /// The application was told of so many bytes, the end not counted.
-    pub(crate) came: u64,
-    /// It has released so many; one more than the stream has: the end, too.
+    /// Bytes delivered to the application, without the end.
+    pub(crate) received: u64,
+    /// Bytes that the application has released; one more than the stream's length includes the end.
     pub(crate) released: u64,
 }
 
-/// By our end and the peer's.
+/// By local address and peer address.
 #[derive(Debug, Default)]
 pub(crate) struct Gates(BTreeMap<(SocketAddr, SocketAddr), Gate>);
 
@@ -22,7 +22,7 @@ pub(crate) struct Gates(BTreeMap<(SocketAddr, SocketAddr), Gate>);
 pub(crate) type SharedGates = Rc<RefCell<Gates>>;
 
 impl Gates {
-    /// A connection begins; one of before with the same ends is over.
+    /// Begins a connection, in the place of an earlier one with the same ends.
     pub(crate) fn begin(&mut self, local: SocketAddr, peer: SocketAddr) {
         self.0.insert((local, peer), Gate::default());
     }

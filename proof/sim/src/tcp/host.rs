@@ -1,38 +1,36 @@
-//! A host: one stack or several, a program on them, a clock, and a card with a queue.
+//! A host: one or more stacks, a program on them, a clock, and a bounded receive queue.
 
 use std::collections::VecDeque;
 
 use spillway_transport::{Application, Time, Transport};
 
-use super::canary::Meddled;
+use super::canary::FaultyProgram;
 use super::rack::Rack;
 use crate::clock::Clock;
 
 pub(crate) struct Host {
     pub(crate) rack: Rack,
-    pub(crate) meddled: Meddled,
+    pub(crate) program: FaultyProgram,
     pub(crate) clock: Clock,
     inbox: VecDeque<(Vec<u8>, bool)>,
     inbox_max: usize,
-    /// A turn is on the agenda.
     pub(crate) turn_due: bool,
-    /// For when it is to be woken; then, or earlier, in the world's time.
+    /// Time of the queued wake-up, in the world's time.
     pub(crate) armed: Option<Time>,
-    /// It does nothing until then.
+    /// No new turns before this time.
     pub(crate) paused_until: Time,
-    /// Damaged frames that the stack was given.
     damaged: u64,
-    /// Frames for which there was no room.
+    /// Frames dropped because the receive queue was full.
     pub(crate) overflowed: u64,
 }
 
 impl Host {
-    pub(crate) fn new(mut rack: Rack, meddled: Meddled, clock: Clock, inbox_max: usize) -> Host {
+    pub(crate) fn new(mut rack: Rack, program: FaultyProgram, clock: Clock, inbox_max: usize) -> Host {
         rack.set_listening(0, true);
         rack.set_listening(1, true);
         Host {
             rack,
-            meddled,
+            program,
             clock,
             inbox: VecDeque::new(),
             inbox_max,
@@ -44,7 +42,7 @@ impl Host {
         }
     }
 
-    /// A frame is at the card.
+    /// A frame arrives; it is dropped if the receive queue is full.
     pub(crate) fn arrive(&mut self, frame: Vec<u8>, is_damaged: bool) {
         if self.inbox.len() < self.inbox_max {
             self.inbox.push_back((frame, is_damaged));
@@ -53,43 +51,43 @@ impl Host {
         }
     }
 
-    /// All that is there, and what is to be sent.
+    /// Runs a turn: all received frames, then output through `sends`.
     pub(crate) fn turn(&mut self, now: Time, slot: &mut Vec<u8>, mut sends: impl FnMut(&[u8])) {
         let now = self.clock.read(now);
-        self.rack.begin_turn(&mut self.meddled, now);
+        self.rack.begin_turn(&mut self.program, now);
         for (mut frame, is_damaged) in self.inbox.drain(..) {
-            if is_damaged && !self.meddled.hides_damage() {
+            if is_damaged && !self.program.conceals_damage() {
                 self.damaged += 1;
             }
-            self.rack.deliver(&mut self.meddled, now, &mut frame);
+            self.rack.deliver(&mut self.program, now, &mut frame);
         }
-        self.rack.end_turn(&mut self.meddled, now);
-        self.rack.transmit(&mut self.meddled, now, slot, |meddled, frame| {
-            meddled.meddle_with_frame(frame);
+        self.rack.end_turn(&mut self.program, now);
+        self.rack.transmit(&mut self.program, now, slot, |program, frame| {
+            program.alter_frame(frame);
             sends(frame);
         });
     }
 
-    /// When it wants a turn, in the world's time.
+    /// When the host needs a turn, in the world's time.
     pub(crate) fn wants_turn_at(&self) -> Option<Time> {
-        let at = [self.rack.poll_timeout(), self.meddled.poll_timeout()].into_iter().flatten().min();
+        let at = [self.rack.poll_timeout(), self.program.poll_timeout()].into_iter().flatten().min();
         at.map(|at| self.clock.when(at))
     }
 
-    /// What is wrong with what it holds: beside the connections that its program knows there are few that are half-open.
+    /// Describes a violation if the stacks hold more connections than the program knows of and half-open ones may be.
     pub(crate) fn beyond_bounds(&self) -> Option<String> {
-        let (all, known) = (self.rack.connections(), self.meddled.program.open());
+        let (all, known) = (self.rack.connections(), self.program.inner.open());
         let bound = self.rack.half_open_max();
         (all > known + bound)
             .then(|| format!("{all} connections, its program knows {known}: {bound} may be half-open"))
     }
 
-    /// What is wrong with its figures. `has_noise`: not only what was damaged on the way makes no sense.
+    /// Compares the stacks' counts of damaged frames. `has_noise`: some frames were malformed when they were sent.
     pub(crate) fn check(&self, has_noise: bool) -> Result<(), String> {
         let malformed = self.rack.sum(|counters| counters.frames_malformed);
         if malformed != self.damaged && !(has_noise && malformed > self.damaged) {
             return Err(format!(
-                "{malformed} of {} damaged frames were taken for such: others are the damaged frames were taken",
+                "damaged frames were taken: {malformed} of {} were counted as malformed",
                 self.damaged
             ));
         }

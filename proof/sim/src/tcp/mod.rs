@@ -1,15 +1,17 @@
-//! The user-level stack in the simulator: hosts with a [`Stack`](spillway_tcp::Stack) each, joined by a network of frames.
+//! The user-level stack in the simulator: hosts with a [`Stack`](spillway_tcp::Stack) each, joined by a network of
+//! frames.
 //!
-//! - [`path`]: one direction between two hosts: loss, reordering, copies, damage, delay, a narrow way with a queue
-//! - `plan`: what is drawn from the seed; `world`: everything that happens; `host`: stacks, a program, a clock
-//! - `rack`: several stacks behind one address; `switch`: where frames go; `moves`: when connections go from one to another, `moving`: how
-//! - `program`: clients and servers; every byte of theirs is in the [`oracle`](crate::oracle)'s books
-//! - `rogue`: who keeps no rules: `puppet`s, each a connection with a trick; floods, noise, forged segments
-//! - `sniffer`: reads every frame that a stack sends and knows what it may say; `gates`: what applications have released
-//! - [`canary`]: planted faults that a run must find
+//! - [`path`]: one direction between two hosts: loss, reordering, copies, damage, delay, a rate limit with a queue
+//! - `plan`: the parameters that a seed draws; `world`: all events; `host`: stacks, a program, a clock
+//! - `rack`: several stacks behind one address; `switch`: the stack of each frame
+//! - `moves`: when connections move between stacks; `moving`: the move itself
+//! - `program`: clients and servers, checked by the [`oracle`](crate::oracle)
+//! - `rogue`: peers that break rules: `puppet`s, each a connection with a trick; floods, noise, forged segments
+//! - `sniffer`: checks every frame that a stack sends; `gates`: bytes that applications have released
+//! - [`canary`]: planted faults that a run must detect
 //! - [`bench`]: throughput and latency over a line, in virtual time
-//! - [`scene`]: whole helper scenes on the stack
-//! - [`run()`]: a storm, then calm, and what was found
+//! - [`scene`]: clients, helpers and a server on the stack
+//! - [`run()`]: a storm, then calm, and the report
 
 pub mod bench;
 pub mod canary;

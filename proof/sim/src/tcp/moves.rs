@@ -1,4 +1,4 @@
-//! When connections of a host leave one stack and go on in another.
+//! When a host's connections move from one stack to another.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +8,27 @@ use spillway_wire::state::ConnectionState;
 use super::canary::Canary;
 use crate::rng::Rng;
 
-/// What arrived is compared with what left once in so many moves: it costs two more.
-const LOOK_ONE_IN: u64 = 8;
+/// One move in this many is checked: a check costs two more moves.
+const CHECK_ONE_IN: u64 = 8;
 
-/// When connections move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
     Never,
-    /// After every frame that is theirs.
+    /// After every frame of the connection.
     Always,
-    /// Any one after a frame, so many times of a thousand.
+    /// A random connection, after this many frames of a thousand.
     Sometimes(u64),
 }
 
-/// Moves of one host.
 #[derive(Debug)]
 pub(crate) struct Moves {
     when: When,
     rng: Rng,
     canary: Option<Canary>,
-    /// Moves before it strikes.
+    /// Moves before the planted fault strikes.
     until: u32,
-    /// Moves made.
     pub(crate) made: u64,
-    /// The other stack had no room for it.
+    /// Moves that the other stack refused for lack of room.
     pub(crate) refused: u64,
 }
 
@@ -40,8 +37,7 @@ impl Moves {
         Moves { when, rng, canary, until, made: 0, refused: 0 }
     }
 
-    /// Nobody moves any more. A connection that moves for ever does not find out that its peer is gone: how often it has
-    /// asked does not travel.
+    /// Stops all moves: a moving connection does not detect a dead peer, because its probe count does not move.
     pub(crate) fn end(&mut self) {
         self.when = When::Never;
     }
@@ -50,7 +46,7 @@ impl Moves {
         self.when == When::Never
     }
 
-    /// Which connection moves after a frame of `framed`, if any does.
+    /// The connection that moves after a frame of `framed`, if any.
     pub(super) fn pick<P>(
         &mut self,
         framed: impl FnOnce() -> Option<Conn>,
@@ -67,13 +63,13 @@ impl Moves {
         }
     }
 
-    /// How many stacks further a connection moves: 0, back to where it is, is possible unless connections always move.
+    /// The distance in stacks to the target: 0, the same stack, is possible unless connections always move.
     pub(super) fn step(&mut self, stacks: usize) -> usize {
-        self.rng.range(u64::from(self.when == When::Always), stacks as u64 - 1) as usize // below their number
+        self.rng.range(u64::from(self.when == When::Always), stacks as u64 - 1) as usize // below `stacks`
     }
 
-    /// A state is on its way. Where the fault can only be made at some, it waits for one.
-    pub(super) fn meddle(&mut self, state: &mut ConnectionState) {
+    /// Alters a moving state for the planted fault, once `until` moves have passed.
+    pub(super) fn alter(&mut self, state: &mut ConnectionState) {
         let Some(canary) = self.canary else { return };
         self.until = self.until.saturating_sub(1);
         if self.until == 0 {
@@ -81,11 +77,11 @@ impl Moves {
         }
     }
 
-    /// Whether a state is looked at that has arrived. Most planted faults others must find.
-    pub(super) fn looks(&mut self) -> bool {
+    /// Whether to compare a moved state. With a planted fault only [`Canary::ForgetSack`] is detected here.
+    pub(super) fn checks(&mut self) -> bool {
         match self.canary {
             Some(canary) => canary == Canary::ForgetSack,
-            None => self.rng.chance(1, LOOK_ONE_IN),
+            None => self.rng.chance(1, CHECK_ONE_IN),
         }
     }
 }

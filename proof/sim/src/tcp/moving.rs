@@ -1,4 +1,4 @@
-//! Connections that leave one stack and go on in another, as bytes, between any two frames (Capybara §3.3).
+//! Moves of connections between stacks, as bytes, between any two frames (Capybara §3.3).
 
 use spillway_tcp::{ExportError, ImportError, Stack};
 use spillway_transport::{Conn, Time};
@@ -7,139 +7,146 @@ use spillway_wire::state::ConnectionState;
 use super::rack::Rack;
 use super::switch::Ends;
 
-/// How many differences between two states a fault tells.
+/// Bound of the differences that a violation lists.
 const DIFFERENCES_MAX: usize = 8;
 
 impl Rack {
-    /// A frame of these ends has come or was sent: who moves, moves.
+    /// A frame with these ends was received or sent: moves a connection if one is due.
     pub(super) fn move_after(&mut self, now: Time, ends: Option<Ends>) {
         let framed = || ends.and_then(|ends| self.switch.name(&ends));
         let name = self.moves.pick(framed, &self.places);
         if let Some((name, place)) = name.and_then(|name| Some((name, *self.places.get(&name)?))) {
-            let step = self.moves.step(self.seats.len());
-            let target = (place.0 + step) % self.seats.len();
-            if let Err(why) = self.relocate(now, name, place, target) {
+            let step = self.moves.step(self.stacks.len());
+            let target = (place.0 + step) % self.stacks.len();
+            if let Err(why) = self.move_connection(now, name, place, target) {
                 self.faults.push(format!("{name:?} moves from stack {} to {target}: {why}", place.0));
             }
         }
     }
 
-    fn relocate(&mut self, now: Time, name: Conn, place: (usize, Conn), target: usize) -> Result<(), String> {
-        let mut state = match self.take_out(now, place) {
+    fn move_connection(
+        &mut self,
+        now: Time,
+        name: Conn,
+        place: (usize, Conn),
+        target: usize,
+    ) -> Result<(), String> {
+        let mut state = match self.export_as_bytes(now, place) {
             Ok(state) => state?,
             Err(ExportError::Opening | ExportError::Ended) => return Ok(()),
             Err(error) => return Err(error.to_string()),
         };
         self.names.remove(&place);
-        let left = state.clone();
-        self.moves.meddle(&mut state);
-        let (reached, conn) = match self.put_in(now, target, &state) {
+        let exported = state.clone();
+        self.moves.alter(&mut state);
+        let (reached_stack, conn) = match self.import(now, target, &state) {
             Ok(conn) => (target, conn),
             Err(ImportError::TooMuch(_) | ImportError::Full) if target != place.0 => {
                 self.moves.refused += 1;
                 (
                     place.0,
-                    self.put_in(now, place.0, &state)
-                        .map_err(|error| format!("it may not come back: {error}"))?,
+                    self.import(now, place.0, &state)
+                        .map_err(|error| format!("the first stack does not take it back: {error}"))?,
                 )
             }
             Err(error) => return Err(error.to_string()),
         };
         self.moves.made += 1;
-        if self.moves.looks() {
-            self.compare(now, reached, &left, &state)?;
+        if self.moves.checks() {
+            self.compare(now, reached_stack, &exported, &state)?;
         }
-        self.places.insert(name, (reached, conn));
-        self.names.insert((reached, conn), name);
-        self.switch.turn(now, name, reached);
+        self.places.insert(name, (reached_stack, conn));
+        self.names.insert((reached_stack, conn), name);
+        self.switch.redirect(now, name, reached_stack);
         Ok(())
     }
 
-    /// What a stack writes and another would read.
-    fn take_out(
+    /// Exports a connection, writes it as bytes and reads these again.
+    fn export_as_bytes(
         &mut self,
         now: Time,
         place: (usize, Conn),
     ) -> Result<Result<ConnectionState, String>, ExportError> {
-        let seat = &mut self.seats[place.0];
-        let state = seat.stack.export(seat.time(now), place.1)?;
+        let entry = &mut self.stacks[place.0];
+        let state = entry.stack.export(entry.time(now), place.1)?;
         let mut bytes = Vec::new();
         state.emit(&mut bytes);
         Ok(match ConnectionState::parse(&bytes) {
             Ok(read) if read == state => Ok(read),
-            Ok(_) => Err("what was read is not what was written".to_owned()),
+            Ok(_) => Err("the parsed state differs from the written one".to_owned()),
             Err(error) => Err(error.to_string()),
         })
     }
 
-    fn put_in(&mut self, now: Time, target: usize, state: &ConnectionState) -> Result<Conn, ImportError> {
-        let seat = &mut self.seats[target];
-        seat.stack.import(seat.time(now), state)
+    fn import(&mut self, now: Time, target: usize, state: &ConnectionState) -> Result<Conn, ImportError> {
+        let entry = &mut self.stacks[target];
+        entry.stack.import(entry.time(now), state)
     }
 
-    /// What has arrived would leave as it came. This is tried in a stack of its own.
+    /// Compares the state before a move with the state that a fresh stack exports after it.
     fn compare(
         &self,
         now: Time,
-        reached: usize,
-        left: &ConnectionState,
-        came: &ConnectionState,
+        reached_stack: usize,
+        exported: &ConnectionState,
+        imported: &ConnectionState,
     ) -> Result<(), String> {
-        let seat = &self.seats[reached];
-        let here = seat.time(now);
-        let mut other = Stack::new(here, seat.stack.settings().clone()).map_err(|error| error.to_string())?;
-        let conn = other.import(here, came).map_err(|error| error.to_string())?;
-        let state = other.export(here, conn).map_err(|error| error.to_string())?;
-        alike(left, &state, here)
+        let entry = &self.stacks[reached_stack];
+        let stack_now = entry.time(now);
+        let mut other =
+            Stack::new(stack_now, entry.stack.settings().clone()).map_err(|error| error.to_string())?;
+        let conn = other.import(stack_now, imported).map_err(|error| error.to_string())?;
+        let state = other.export(stack_now, conn).map_err(|error| error.to_string())?;
+        compare_states(exported, &state, stack_now)
     }
 }
 
-/// Two states are the same but for what another host changes. Its clock shows `now`.
-fn alike(left: &ConnectionState, came: &ConnectionState, now: Time) -> Result<(), String> {
-    let (mut left, mut came) = (left.clone(), came.clone());
-    // Its segments may be smaller, and its queue longer, which was told then.
-    came.agreed.mss = left.agreed.mss;
-    came.sending.wants_room |= left.sending.wants_room;
-    (left.receiving.late, came.receiving.late) = (whole(&left.receiving.late), whole(&came.receiving.late));
-    // What was before its time cannot be told.
-    let young = |age_ns: &mut u64| *age_ns = (*age_ns).min(now.0);
-    young(&mut left.heard_age_ns);
-    left.agreed.stamps.iter_mut().for_each(|stamps| young(&mut stamps.recent_age_ns));
-    if let (Some(left), Some(came)) = (&mut left.recovery, &mut came.recovery) {
-        young(&mut left.sent_age_ns);
-        young(&mut left.progress_age_ns);
-        young(&mut left.latest_age_ns);
+/// Compares two states, except for what may differ after a move. `now`: time on the target's clock.
+fn compare_states(exported: &ConnectionState, imported: &ConnectionState, now: Time) -> Result<(), String> {
+    let (mut exported, mut imported) = (exported.clone(), imported.clone());
+    // The target may have a smaller MSS, and a longer queue, whose room it reported at the import.
+    imported.agreed.mss = exported.agreed.mss;
+    imported.sending.wants_room |= exported.sending.wants_room;
+    let joined = |state: &ConnectionState| join_adjacent(&state.receiving.late);
+    (exported.receiving.late, imported.receiving.late) = (joined(&exported), joined(&imported));
+    // The target cannot express times before its clock's start.
+    let clamp_age = |age_ns: &mut u64| *age_ns = (*age_ns).min(now.0);
+    clamp_age(&mut exported.heard_age_ns);
+    exported.agreed.stamps.iter_mut().for_each(|stamps| clamp_age(&mut stamps.recent_age_ns));
+    if let (Some(left), Some(came)) = (&mut exported.recovery, &mut imported.recovery) {
+        clamp_age(&mut left.sent_age_ns);
+        clamp_age(&mut left.progress_age_ns);
+        clamp_age(&mut left.latest_age_ns);
         if left.segments.is_empty() {
-            left.probe = None; // it has arrived
+            left.probe = None; // the probe has arrived
         }
         for (left, came) in
             left.segments.iter_mut().zip(&came.segments).filter(|(left, _)| left.age_ns > now.0)
         {
             (left.age_ns, left.transmissions) = (now.0, came.transmissions);
         }
-        // Another algorithm begins anew, and epochs that are older than the clock begin with it.
+        // A different algorithm starts anew, and so do epochs from before the clock's start.
         came.controller = left.controller;
         if let (Some(left), Some(came)) = (&mut left.undo, &mut came.undo) {
             came.controller = left.controller;
-            left.first_age_ns.iter_mut().for_each(young);
+            left.first_age_ns.iter_mut().for_each(clamp_age);
         }
     }
-    if left == came {
+    if exported == imported {
         return Ok(());
     }
-    let (left, came) = (format!("{left:#?}"), format!("{came:#?}"));
-    let differences: Vec<String> = left
+    let (exported, imported) = (format!("{exported:#?}"), format!("{imported:#?}"));
+    let differences: Vec<String> = exported
         .lines()
-        .zip(came.lines())
-        .filter(|(left, came)| left != came)
+        .zip(imported.lines())
+        .filter(|(exported, imported)| exported != imported)
         .take(DIFFERENCES_MAX)
-        .map(|(left, came)| format!("{} left, {} came", left.trim(), came.trim()))
+        .map(|(exported, imported)| format!("{} exported, {} imported", exported.trim(), imported.trim()))
         .collect();
     Err(format!("another state has arrived: {}", differences.join("; ")))
 }
 
-/// Pieces that touch are one.
-fn whole(pieces: &[(u64, Vec<u8>)]) -> Vec<(u64, Vec<u8>)> {
+fn join_adjacent(pieces: &[(u64, Vec<u8>)]) -> Vec<(u64, Vec<u8>)> {
     let mut all: Vec<(u64, Vec<u8>)> = Vec::new();
     for (from, bytes) in pieces {
         match all.last_mut() {
@@ -155,8 +162,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_that_touch_are_one() {
+    fn adjacent_pieces_are_joined() {
         let pieces = [(5, vec![1, 2]), (7, vec![3]), (2, vec![4])];
-        assert_eq!(whole(&pieces), [(5, vec![1, 2, 3]), (2, vec![4])]);
+        assert_eq!(join_adjacent(&pieces), [(5, vec![1, 2, 3]), (2, vec![4])]);
     }
 }

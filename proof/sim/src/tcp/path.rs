@@ -1,4 +1,4 @@
-//! One direction between two hosts: what happens to frames on their way.
+//! One direction between two hosts: loss, delay, reordering, copies and damage of frames.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,47 +7,47 @@ use spillway_transport::Time;
 
 use crate::rng::Rng;
 
-/// Of a million.
+/// Parts per million.
 const ALL: u64 = 1_000_000;
-/// Old frames that are kept, to be said again.
+/// Bound of the old frames kept for replays.
 const KEPT_MAX: usize = 64;
-/// An Ethernet header has no checksum of its own here (the one behind the frame is the card's): bits are turned over
+/// The Ethernet header is not covered by a checksum here (the frame's checksum belongs to the card): bits are flipped
 /// behind it.
 const ETHERNET_BYTES: usize = 14;
-/// Version and header length: were the length altered, the header's checksum would be that of other bytes, and right
-/// once in 65,536 times.
+/// Version and header length stay: a wrong length would make the header checksum cover other bytes, and be right once
+/// in 65,536 times.
 const FIRST_ALTERED: usize = ETHERNET_BYTES + 1;
 const IPV4_BYTES: usize = 20;
 /// Preamble, gap and checksum, which take time on the wire.
 const OVERHEAD_BYTES: u64 = 24;
 
-/// How a path treats frames. Parts of a million where it is `_ppm`.
+/// The behaviour of a path. Fields with `_ppm` are parts per million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conditions {
-    /// Time on the way, at least.
+    /// Minimum delay.
     pub delay_ns: u64,
-    /// Further time, any up to this, without overtaking.
+    /// Maximum additional delay, without reordering.
     pub jitter_ns: u64,
-    /// Frames that are lost,
+    /// Lost frames.
     pub loss_ppm: u64,
-    /// that come twice,
+    /// Frames that arrive twice.
     pub duplicate_ppm: u64,
-    /// that come later than those behind them,
+    /// Frames that may arrive after later ones.
     pub reorder_ppm: u64,
-    /// by so much at most;
+    /// Maximum additional delay of such a frame.
     pub reorder_ns_max: u64,
-    /// in which one or two bits are turned over.
+    /// Frames in which one or two bits are flipped.
     pub corrupt_ppm: u64,
-    /// How often some frame of before comes again.
+    /// Frames after which an old frame is replayed.
     pub replay_ppm: u64,
-    /// Bits a second. 0: as many as there are.
+    /// Bits per second; 0: no limit.
     pub bits_per_s: u64,
-    /// Bytes that wait for their turn; what is more is lost.
+    /// Bound of the queue before the rate limit; frames beyond it are lost.
     pub queue_bytes_max: u64,
 }
 
 impl Conditions {
-    /// Nothing but a delay.
+    /// Only a delay.
     pub const fn clear(delay: Duration) -> Conditions {
         Conditions {
             delay_ns: delay.as_nanos() as u64, // a delay of a network
@@ -63,7 +63,7 @@ impl Conditions {
         }
     }
 
-    /// The same way on a good day: what was lost, altered or out of order is not any more.
+    /// The same path without loss, damage, reordering and jitter.
     pub fn calm(self) -> Conditions {
         let clear = Conditions::clear(Duration::from_nanos(self.delay_ns));
         Conditions { bits_per_s: self.bits_per_s, queue_bytes_max: self.queue_bytes_max, ..clear }
@@ -73,35 +73,35 @@ impl Conditions {
 /// A frame that will arrive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When.
+    /// Time of the arrival.
     pub at: Time,
-    /// What.
+    /// The frame's bytes, perhaps damaged.
     pub frame: Vec<u8>,
-    /// Whether it is not what was sent, and a checksum must show it.
+    /// The frame differs from the sent one, so that a checksum must fail.
     pub is_corrupt: bool,
 }
 
 /// One direction between two hosts.
 #[derive(Debug)]
 pub struct Path {
-    /// Today's.
+    /// The present behaviour; may be changed while frames are under way.
     pub conditions: Conditions,
-    /// Nothing gets through.
+    /// All frames are lost.
     pub is_cut: bool,
     rng: Rng,
-    /// When the last frame that was sent has left.
+    /// When the last frame has passed the rate limit.
     free_at: Time,
-    /// Nobody overtakes who is not made to.
+    /// Latest arrival of a frame that was not reordered.
     last_at: Time,
     kept: VecDeque<Vec<u8>>,
-    /// Frames lost, for whatever reason.
+    /// Frames lost, for any reason.
     pub lost: u64,
-    /// Of those, because too many waited.
+    /// Frames lost because the queue was full.
     pub overflowed: u64,
 }
 
 impl Path {
-    /// A path on which nothing has been sent.
+    /// An idle path.
     pub fn new(conditions: Conditions, rng: Rng) -> Path {
         Path {
             conditions,
@@ -119,7 +119,7 @@ impl Path {
         ppm > 0 && self.rng.chance(ppm, ALL)
     }
 
-    /// A frame is sent: what arrives of it, and when. Nothing, or up to three.
+    /// Sends a frame: calls `arrive` for each copy that will arrive, at most three times.
     pub fn send(&mut self, now: Time, frame: &[u8], mut arrive: impl FnMut(Arrival)) {
         let conditions = self.conditions;
         let Some(left_at) = self.leave(now, frame.len() as u64) else {
@@ -161,7 +161,7 @@ impl Path {
         arrive(sent);
     }
 
-    /// When the frame has left, behind those that wait. `None`: too many wait.
+    /// When the frame has passed the rate limit, behind the queued ones; `None` if the queue is full.
     fn leave(&mut self, now: Time, bytes: u64) -> Option<Time> {
         let conditions = self.conditions;
         if conditions.bits_per_s == 0 {
@@ -178,15 +178,15 @@ impl Path {
     }
 }
 
-/// Turns over one or two bits of an IPv4 packet with TCP or the like in it. Whether it did: never so that the checksums
-/// stay right, which they do when two bits of one column change places.
+/// Flips one or two bits of an IPv4 packet. Returns false if the frame has none. The checksums cannot stay right: two
+/// flips in the same column of 16-bit words could cancel out, and are avoided.
 pub fn corrupt(rng: &mut Rng, frame: &mut [u8]) -> bool {
     if frame.len() <= ETHERNET_BYTES + IPV4_BYTES || frame[12..14] != [8, 0] {
         return false;
     }
     let header_bits = (FIRST_ALTERED as u64 * 8, (ETHERNET_BYTES + IPV4_BYTES) as u64 * 8);
     let segment_bits = (header_bits.1, frame.len() as u64 * 8);
-    // Both in what one checksum is of.
+    // Both bits are covered by the same checksum.
     let (low, end) = if rng.chance(1, 4) { header_bits } else { segment_bits };
     let first = rng.range(low, end - 1);
     flip(frame, first);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_as_told() {
+    fn rates_are_as_configured() {
         let conditions = Conditions {
             loss_ppm: 100_000,
             duplicate_ppm: 50_000,

@@ -1,4 +1,4 @@
-//! What a world is like, drawn from its seed.
+//! The parameters of a world, drawn from its seed.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -8,68 +8,63 @@ use spillway_tcp::recovery::Algorithm;
 use spillway_tcp::{KeepAlive, Listener, Settings};
 
 use super::canary::Canary;
-use super::frames::{address_apart, address_of, mac_of};
+use super::frames::{address_of, mac_of, own_address};
 use super::moves::When;
 use super::path::Conditions;
-use super::program::Manners;
-use super::rogue::Deeds;
+use super::program::ProgramBehaviour;
+use super::rogue::RogueSettings;
 use crate::rng::Rng;
 
-/// Every host listens here,
+/// Every host listens on this port.
 pub(crate) const PORT: u16 = 80;
-/// and here, with a gate.
+/// Every host listens on this port, too, with a gate.
 pub(crate) const GATED_PORT: u16 = 81;
 
-/// Of any stack.
+/// Bound of receive windows and reassembly, bytes.
 const WINDOW_MAX: u64 = 4 << 20;
 
-/// What is chosen once for a world.
 pub(crate) struct Plan {
-    /// Hosts with a stack.
     pub(crate) hosts: usize,
-    pub(crate) manners: Manners,
-    /// What paths are like; each is drawn anew.
+    pub(crate) behaviour: ProgramBehaviour,
+    /// Bounds of the paths' conditions; each path draws its own.
     pub(crate) weather: Weather,
-    /// Between two faults, at most. 0: there are none.
+    /// Maximum time between two faults; 0: no faults.
     pub(crate) fault_ns_max: u64,
-    /// How long a fault lasts, at most.
+    /// Maximum duration of a fault.
     pub(crate) silence_ns_max: u64,
-    /// Frames that wait for a host that is busy.
+    /// Bound of a host's receive queue, frames.
     pub(crate) inbox_max: usize,
-    /// A host begins its turn at most so long after something came.
+    /// Maximum time between an arrival and the host's turn.
     pub(crate) turn_delay_ns: u64,
     pub(crate) clocks_differ: bool,
-    /// A connection may be reset though both ends behave: of one that began with a cookie nothing is known when its first
-    /// bytes are lost.
+    /// A connection may be reset although both ends behave: a listener with cookies knows nothing of a connection
+    /// whose first bytes are lost.
     pub(crate) may_break: bool,
     /// Listeners have so little room that they answer SYNs with cookies.
     pub(crate) is_crowded: bool,
-    /// There may be too little room for what comes out of order.
+    /// Reassembly may have too little room for what comes out of order.
     pub(crate) has_little_room: bool,
-    /// When connections go from one stack of a host to another.
     pub(crate) moves: When,
     stacks: Stacks,
-    /// Somebody keeps no rules.
-    pub(crate) rogue: Option<Deeds>,
+    /// What the rogue host does; `None`: no rogue host.
+    pub(crate) rogue: Option<RogueSettings>,
     tables: Tables,
 }
 
-/// How many stacks a host has.
 #[derive(Clone, Copy, Debug)]
 struct Stacks {
-    many: usize,
-    /// Whether all but the first have addresses of their own, and take only what moves.
-    are_apart: bool,
+    count: usize,
+    /// All stacks but the first have addresses of their own, and get only connections that move.
+    have_own_addresses: bool,
 }
 
-/// Bounds of the stacks.
 struct Tables {
     half_open_max: u32,
     is_kept_alive: bool,
     give_up_after: Duration,
 }
 
-/// What all paths of a world have in common: the most of each.
+/// Maxima of the paths of a world.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weather {
     loss_ppm: u64,
@@ -104,13 +99,13 @@ impl Plan {
             None => weather,
         };
         let is_exact = canary == Some(Canary::ExactReset);
-        let rogue = (is_exact || canary.is_none() && rng.chance(1, 3)).then(|| Deeds {
+        let rogue = (is_exact || canary.is_none() && rng.chance(1, 3)).then(|| RogueSettings {
             floods: is_crowded && rng.chance(1, 2),
             forges: is_exact || rng.chance(1, 2),
             is_exact,
         });
         let often = rng.scale(1, 1000);
-        let moves = if canary.is_some_and(Canary::is_of_moves) {
+        let moves = if canary.is_some_and(Canary::is_in_moves) {
             When::Always
         } else {
             rng.pick(&[
@@ -121,17 +116,17 @@ impl Plan {
                 When::Sometimes(often),
             ])
         };
-        let many = if moves == When::Never { 1 } else { rng.range(2, 3) as usize }; // a few
+        let count = if moves == When::Never { 1 } else { rng.range(2, 3) as usize }; // a few
         Plan {
             has_little_room: canary.is_none() && rng.chance(1, 2),
             moves,
             rogue,
-            stacks: Stacks { many, are_apart: rng.chance(1, 2) },
+            stacks: Stacks { count, have_own_addresses: rng.chance(1, 2) },
             hosts: rng.range(2, 4) as usize, // a few
-            manners: Manners {
+            behaviour: ProgramBehaviour {
                 clients_max,
                 pause_ns_max: rng.scale(1_000_000, 200_000_000),
-                rude_in_1000: if is_crowded || canary.is_some() { 0 } else { rng.pick(&[0, 50]) },
+                early_ends_in_1000: if is_crowded || canary.is_some() { 0 } else { rng.pick(&[0, 50]) },
                 grant_bytes: rng.scale(500, 256 * 1024),
                 gate_ns_max: rng.scale(100_000, 500_000_000),
                 may_time_out,
@@ -152,13 +147,13 @@ impl Plan {
         }
     }
 
-    /// What a host's stacks are told: the first has the host's address.
+    /// Draws the settings of a host's stacks; the first stack has the host's address.
     pub(crate) fn stacks(&self, rng: &mut Rng, host: usize) -> Vec<Settings> {
         let mut key = [0; 16];
         rng.fill(&mut key);
-        let mut ips = vec![address_of(host); self.stacks.many];
-        if self.stacks.are_apart {
-            ips.iter_mut().enumerate().for_each(|(index, ip)| *ip = address_apart(*ip, index));
+        let mut ips = vec![address_of(host); self.stacks.count];
+        if self.stacks.have_own_addresses {
+            ips.iter_mut().enumerate().for_each(|(index, ip)| *ip = own_address(*ip, index));
         }
         ips.into_iter().map(|ip| self.settings(rng, ip, Key(key))).collect()
     }
@@ -171,7 +166,7 @@ impl Plan {
         settings.connections_max = 4096;
         settings.half_open_max = self.tables.half_open_max;
         settings.time_wait_max = 4096;
-        // What moves at every frame is copied at every frame.
+        // A connection that moves at every frame is copied at every frame.
         let most = if self.moves == When::Always { 32 * 1024 } else { 512 * 1024 };
         settings.send_buffer_bytes = rng.scale(6_000, most) as usize; // fits
         settings.receive_window_max = rng.scale(65_535, WINDOW_MAX) as u32; // fits
@@ -194,7 +189,7 @@ impl Plan {
 }
 
 impl Weather {
-    /// One direction between two hosts.
+    /// Draws one direction between two hosts.
     pub(crate) fn path(&self, rng: &mut Rng) -> Conditions {
         let most = |rng: &mut Rng, most: u64| if most == 0 { 0 } else { rng.range(0, most) };
         let delay_ns = rng.scale(5_000, self.delay_ns_max);

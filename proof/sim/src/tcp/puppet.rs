@@ -1,4 +1,4 @@
-//! One connection of a peer that is no stack: it opens as others do, and then does what no stack does.
+//! One connection of a peer without a stack: it opens as usual, and then breaks rules.
 
 use std::net::SocketAddr;
 
@@ -9,24 +9,23 @@ use super::frames::{Ends, segment};
 use super::sniffer::Sniffed;
 use crate::rng::Rng;
 
-/// What it does.
+/// The rule that a puppet breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trick {
-    /// Takes its window back, and gives it again.
+    /// Shrinks its window and widens it again.
     ShrinkWindow,
-    /// Takes nothing for long, and answers all questions.
+    /// Keeps its window closed for long, and answers all window probes.
     ZeroWindow,
-    /// Acknowledges what was never sent.
     AckUnsent,
-    /// Tells of ranges that cannot be, and takes back what it told.
+    /// Sends impossible SACK blocks, and takes others back.
     SackNonsense,
-    /// Sends its end first, then the bytes before it in any order, some beyond it, and another end.
+    /// Sends its end first, then the bytes before it in any order, some beyond it, and a second end.
     EndFirst,
-    /// Says nothing any more.
+    /// Sends nothing after the handshake.
     Silent,
-    /// Resets, exactly.
+    /// Resets with the exact sequence number.
     Reset,
-    /// Any flags, any numbers near those that are right.
+    /// Sends random flags, and numbers near the right ones.
     AnyHeader,
 }
 
@@ -43,9 +42,8 @@ impl Trick {
     ];
 }
 
-/// Where its stream ends.
+/// Maximum length of its stream.
 const STREAM_BYTES_MAX: u64 = 20_000;
-/// So many things it does.
 const STEPS_MAX: u64 = 200;
 
 #[derive(Debug)]
@@ -57,14 +55,14 @@ pub(crate) struct Puppet {
     /// Bytes of its stream sent in order.
     sent: u32,
     length: u32,
-    /// What it waits for; nothing before the SYN-ACK.
+    /// Next expected sequence number; `None` before the SYN-ACK.
     next: Option<u32>,
     steps: u64,
     is_over: bool,
 }
 
 impl Puppet {
-    /// One that will connect from here to there.
+    /// A puppet that will connect from `source` to `target`.
     pub(crate) fn new(source: SocketAddr, target: (SocketAddr, Mac), mut rng: Rng) -> Puppet {
         let mut ends = Ends::between(source, target.0);
         ends.target_mac = target.1;
@@ -85,13 +83,12 @@ impl Puppet {
         self.ends.source
     }
 
-    /// It says nothing any more.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// A segment has come for it; what it says to that.
-    pub(crate) fn hear(&mut self, seen: &Sniffed<'_>) -> Vec<Vec<u8>> {
+    /// Handles a segment; returns the answers.
+    pub(crate) fn handle_frame(&mut self, seen: &Sniffed<'_>) -> Vec<Vec<u8>> {
         let (header, flags) = (&seen.header, seen.header.flags);
         if self.is_over {
             return Vec::new();
@@ -102,7 +99,7 @@ impl Puppet {
         }
         if flags.contains(Flags::SYN) {
             self.next = Some(header.seq.wrapping_add(1));
-            return vec![self.say(Flags::ACK, self.at(self.sent), &[])];
+            return vec![self.segment_of(Flags::ACK, self.at(self.sent), &[])];
         }
         let Some(next) = &mut self.next else { return Vec::new() };
         if header.seq == *next {
@@ -112,13 +109,13 @@ impl Puppet {
         let is_question = seen.payload.is_empty() && !flags.contains(Flags::FIN);
         match self.trick {
             Trick::Silent => Vec::new(),
-            Trick::ZeroWindow => vec![self.say(Flags::ACK, self.at(self.sent), &[])],
+            Trick::ZeroWindow => vec![self.segment_of(Flags::ACK, self.at(self.sent), &[])],
             _ if is_question => Vec::new(),
-            _ => vec![self.say(Flags::ACK, self.at(self.sent), &[])],
+            _ => vec![self.segment_of(Flags::ACK, self.at(self.sent), &[])],
         }
     }
 
-    /// Time to do something.
+    /// Returns the frames of the puppet's next action.
     pub(crate) fn act(&mut self) -> Vec<Vec<u8>> {
         if self.is_over {
             return Vec::new();
@@ -128,26 +125,26 @@ impl Puppet {
         }
         self.steps = self.steps.saturating_sub(1);
         if self.steps == 0 {
-            return self.leave();
+            return self.end();
         }
         let at = self.at(self.sent);
         match self.trick {
             Trick::Silent => Vec::new(),
-            Trick::Reset => self.leave(),
+            Trick::Reset => self.end(),
             Trick::EndFirst => self.end_first(),
             Trick::AnyHeader => vec![self.any_header()],
-            _ if self.rng.chance(1, 2) => vec![self.more()],
-            _ => vec![self.say(Flags::ACK, at, &[])],
+            _ if self.rng.chance(1, 2) => vec![self.next_bytes()],
+            _ => vec![self.segment_of(Flags::ACK, at, &[])],
         }
     }
 
-    /// It goes: with a reset that is exact, or without a word.
-    pub(crate) fn leave(&mut self) -> Vec<Vec<u8>> {
+    /// Ends the puppet: with an exact reset, or silently.
+    pub(crate) fn end(&mut self) -> Vec<Vec<u8>> {
         self.is_over = true;
         if self.trick == Trick::Silent || self.next.is_none() {
             return Vec::new();
         }
-        vec![self.say(Flags::RST, self.at(self.sent), &[])]
+        vec![self.segment_of(Flags::RST, self.at(self.sent), &[])]
     }
 
     fn at(&self, offset: u32) -> u32 {
@@ -166,32 +163,31 @@ impl Puppet {
         segment(self.ends, header, &[])
     }
 
-    /// The next of its bytes.
-    fn more(&mut self) -> Vec<u8> {
-        let many = (self.length - self.sent).min(1 + self.rng.below(1400) as u32); // one frame's
+    fn next_bytes(&mut self) -> Vec<u8> {
+        let length = (self.length - self.sent).min(1 + self.rng.below(1400) as u32); // one frame's
         let at = self.at(self.sent);
-        self.sent += many;
-        self.say(Flags::ACK, at, &vec![7; many as usize])
+        self.sent += length;
+        self.segment_of(Flags::ACK, at, &vec![7; length as usize])
     }
 
     fn end_first(&mut self) -> Vec<Vec<u8>> {
         let fin = self.at(self.length);
-        let mut said = vec![self.say(Flags::FIN | Flags::ACK, fin, &[])];
+        let mut segments = vec![self.segment_of(Flags::FIN | Flags::ACK, fin, &[])];
         for _ in 0..self.rng.below(5) {
             let from = self.rng.below(u64::from(self.length)) as u32; // below it
-            let many = 1 + self.rng.below(1400) as u32; // one frame's, some beyond the end
-            said.push(self.say(Flags::ACK, self.at(from), &vec![7; many as usize]));
+            let length = 1 + self.rng.below(1400) as u32; // one frame's, some beyond the end
+            segments.push(self.segment_of(Flags::ACK, self.at(from), &vec![7; length as usize]));
         }
         if self.rng.chance(1, 4) {
             let offset = self.rng.below(2 * u64::from(self.length)) as u32; // near it
             let other = self.at(offset);
-            said.push(self.say(Flags::FIN | Flags::ACK, other, &[]));
+            segments.push(self.segment_of(Flags::FIN | Flags::ACK, other, &[]));
         }
-        said
+        segments
     }
 
     fn any_header(&mut self) -> Vec<u8> {
-        // No reset, which might be exact.
+        // A reset could be exact.
         let flags = Flags(self.rng.word() as u8 & !Flags::RST.0);
         let near =
             |rng: &mut Rng, number: u32| number.wrapping_add(rng.scale(1, 1 << 20) as u32).wrapping_sub(1000);
@@ -204,12 +200,12 @@ impl Puppet {
             urgent: self.rng.word() as u16, // any
             ..Header::default()
         };
-        let many = self.rng.below(100) as usize; // few
-        segment(self.ends, header, &vec![9; many])
+        let length = self.rng.below(100) as usize; // few
+        segment(self.ends, header, &vec![9; length])
     }
 
-    /// What is right, and what its trick makes of that.
-    fn say(&mut self, flags: Flags, seq: u32, payload: &[u8]) -> Vec<u8> {
+    /// A segment as a stack would send it, altered by the trick.
+    fn segment_of(&mut self, flags: Flags, seq: u32, payload: &[u8]) -> Vec<u8> {
         let mut header =
             Header { seq, ack: self.next.unwrap_or(0), flags, window: 1000, ..Header::default() };
         let rng = &mut self.rng;

@@ -1,5 +1,5 @@
-//! A host's stacks: one, or several behind one address, between which connections move. To the program all of them are
-//! one transport, in which a connection keeps its name wherever it is.
+//! A host's stacks: one, or several behind one address, between which connections move. The program sees one
+//! transport, in which a connection keeps its name when it moves.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,92 +10,87 @@ use spillway_transport::{Application, Chunk, Conn, Event, Full, Time, Transport}
 use spillway_wire::packet::ethernet::Mac;
 
 use super::moves::Moves;
-use super::switch::{Ends, Switch, aim, ends_of};
+use super::switch::{Ends, Switch, ends_of, set_target_mac};
 use crate::rng::Rng;
 
-/// What one stack drops in one turn is told of, at most.
+/// Bound of the drops that a stack reports in one turn.
 const DROPS_MAX: usize = 64;
 
-/// A machine with a stack of its own, and a clock.
+/// A stack with its own clock.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct ClockedStack {
     pub(super) stack: Stack,
-    /// Of the host's clock: it was started so much earlier.
+    /// Lead of the stack's clock over the host's.
     ahead: Duration,
 }
 
-impl Seat {
+impl ClockedStack {
     pub(super) fn time(&self, now: Time) -> Time {
         now + self.ahead
     }
 }
 
-/// A host's stacks, and the switch before them.
 #[derive(Debug)]
 pub(crate) struct Rack {
-    pub(super) seats: Vec<Seat>,
-    /// By the name that the program knows.
+    pub(super) stacks: Vec<ClockedStack>,
+    /// By the program's name of a connection.
     pub(super) places: BTreeMap<Conn, (usize, Conn)>,
     pub(super) names: BTreeMap<(usize, Conn), Conn>,
     pub(super) switch: Switch,
     pub(super) moves: Moves,
     next_name: u32,
-    /// What was wrong with it.
     pub(crate) faults: Vec<String>,
 }
 
 impl Rack {
-    /// The first of the stacks has the address; others that have it as well take new connections, too.
+    /// The first stack has the host's address; other stacks with this address accept new connections, too.
     pub(crate) fn new(now: Time, settings: Vec<Settings>, moves: Moves, mut rng: Rng) -> Rack {
         let settings_error = "the plan keeps to the limits of settings";
         let is_spread = settings.iter().all(|one| one.address == settings[0].address);
-        let seat = |(index, settings): (usize, Settings)| {
+        let entry = |(index, settings): (usize, Settings)| {
             let ahead = Duration::from_nanos(if index == 0 { 0 } else { rng.scale(1, 1_000_000_000_000) });
             let mut stack = Stack::new(now + ahead, settings).expect(settings_error);
             stack.watch_drops(DROPS_MAX);
-            Seat { stack, ahead }
+            ClockedStack { stack, ahead }
         };
-        let seats: Vec<Seat> = settings.into_iter().enumerate().map(seat).collect();
-        let switch = Switch::new(seats.len(), is_spread, rng.fork());
+        let stacks: Vec<ClockedStack> = settings.into_iter().enumerate().map(entry).collect();
+        let switch = Switch::new(stacks.len(), is_spread, rng.fork());
         let (places, names) = (BTreeMap::new(), BTreeMap::new());
-        Rack { seats, places, names, switch, moves, next_name: 0, faults: Vec::new() }
+        Rack { stacks, places, names, switch, moves, next_name: 0, faults: Vec::new() }
     }
 
-    /// All of them.
     pub(crate) fn connections(&self) -> usize {
-        self.seats.iter().map(|seat| seat.stack.connections()).sum()
+        self.stacks.iter().map(|entry| entry.stack.connections()).sum()
     }
 
-    /// As many may be half-open.
+    /// Bound of the half-open connections of all stacks.
     pub(crate) fn half_open_max(&self) -> usize {
-        self.seats.iter().map(|seat| seat.stack.settings().half_open_max as usize).sum()
+        self.stacks.iter().map(|entry| entry.stack.settings().half_open_max as usize).sum()
     }
 
-    /// Of all of them.
     pub(crate) fn sum(&self, of: fn(&Counters) -> u64) -> u64 {
-        self.seats.iter().map(|seat| of(seat.stack.counters())).sum()
+        self.stacks.iter().map(|entry| of(entry.stack.counters())).sum()
     }
 
-    /// What the stacks have dropped since the last time, by stack.
+    /// Drops since the last call, by stack.
     pub(crate) fn dropped(&mut self) -> impl Iterator<Item = (usize, Dropping)> {
         let poll = |stack: &mut Stack| stack.poll_dropped();
-        let seats = self.seats.iter_mut().enumerate();
-        seats.flat_map(move |(index, seat)| {
-            std::iter::from_fn(move || poll(&mut seat.stack)).map(move |dropping| (index, dropping))
+        let stacks = self.stacks.iter_mut().enumerate();
+        stacks.flat_map(move |(index, entry)| {
+            std::iter::from_fn(move || poll(&mut entry.stack)).map(move |dropping| (index, dropping))
         })
     }
 
-    /// Whether frames for this card come here.
+    /// Whether a stack has this MAC address.
     pub(crate) fn has(&self, mac: Mac) -> bool {
-        self.seats.iter().any(|seat| seat.stack.settings().mac == mac)
+        self.stacks.iter().any(|entry| entry.stack.settings().mac == mac)
     }
 
-    /// When a stack wants a turn.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        let at = |seat: &Seat| {
-            seat.stack.poll_timeout().map(|at| Time(at.0.saturating_sub(seat.ahead.as_nanos() as u64))) // hours
+        let at = |entry: &ClockedStack| {
+            entry.stack.poll_timeout().map(|at| Time(at.0.saturating_sub(entry.ahead.as_nanos() as u64))) // hours
         };
-        self.seats.iter().filter_map(at).min()
+        self.stacks.iter().filter_map(at).min()
     }
 
     /// As [`spillway_tcp::drive::begin_turn`].
@@ -106,12 +101,12 @@ impl Rack {
         self.drain(application, now);
     }
 
-    /// As [`spillway_tcp::drive::deliver`]. What the frame was of may move then.
+    /// As [`spillway_tcp::drive::deliver`]; the frame's connection may move afterwards.
     pub(crate) fn deliver<A: Application>(&mut self, application: &mut A, now: Time, frame: &mut [u8]) {
         for index in self.switch.targets(now, frame) {
-            let seat = &mut self.seats[index];
-            aim(frame, seat.stack.settings().mac);
-            if let Some(delivery) = seat.stack.handle_frame(seat.time(now), frame) {
+            let entry = &mut self.stacks[index];
+            set_target_mac(frame, entry.stack.settings().mac);
+            if let Some(delivery) = entry.stack.handle_frame(entry.time(now), frame) {
                 let event = Event::Data { end: delivery.end, bytes: &frame[delivery.range] };
                 match self.names.get(&(index, delivery.conn)).copied() {
                     Some(name) => application.handle(now, name, event, self),
@@ -126,10 +121,10 @@ impl Rack {
 
     /// As [`spillway_tcp::drive::end_turn`].
     pub(crate) fn end_turn<A: Application>(&mut self, application: &mut A, now: Time) {
-        for seat in &mut self.seats {
-            let here = seat.time(now);
-            if seat.stack.poll_timeout().is_some_and(|at| at <= here) {
-                seat.stack.handle_timeout(here);
+        for entry in &mut self.stacks {
+            let stack_now = entry.time(now);
+            if entry.stack.poll_timeout().is_some_and(|at| at <= stack_now) {
+                entry.stack.handle_timeout(stack_now);
             }
         }
         self.drain(application, now);
@@ -139,7 +134,7 @@ impl Rack {
         }
     }
 
-    /// Frames go out, one of each stack in turn. What a frame was of may move then.
+    /// Sends frames, one of each stack in turn; a frame's connection may move afterwards.
     pub(crate) fn transmit<A: Application>(
         &mut self,
         application: &mut A,
@@ -149,10 +144,10 @@ impl Rack {
     ) {
         let mut is_quiet = false;
         while !std::mem::replace(&mut is_quiet, true) {
-            for index in 0..self.seats.len() {
-                let seat = &mut self.seats[index];
-                slot.resize(seat.stack.frame_bytes_max(), 0);
-                let Some(length) = seat.stack.poll_transmit(seat.time(now), slot) else { continue };
+            for index in 0..self.stacks.len() {
+                let entry = &mut self.stacks[index];
+                slot.resize(entry.stack.frame_bytes_max(), 0);
+                let Some(length) = entry.stack.poll_transmit(entry.time(now), slot) else { continue };
                 is_quiet = false;
                 sends(application, &mut slot[..length]);
                 self.move_some(application, now, ends_of(&slot[..length]));
@@ -168,15 +163,15 @@ impl Rack {
         self.drain(application, now);
     }
 
-    /// Tells what the stacks have to tell. Whether there was anything.
+    /// Passes the stacks' events to the application. Returns whether there were any.
     fn drain<A: Application>(&mut self, application: &mut A, now: Time) -> bool {
         let (mut index, mut quiet, mut is_any) = (0, 0, false);
-        while quiet < self.seats.len() {
-            if let Some((conn, event)) = self.seats[index].stack.poll_event() {
+        while quiet < self.stacks.len() {
+            if let Some((conn, event)) = self.stacks[index].stack.poll_event() {
                 (quiet, is_any) = (0, true);
                 self.tell(application, now, (index, conn), &event);
             } else {
-                (quiet, index) = (quiet + 1, (index + 1) % self.seats.len());
+                (quiet, index) = (quiet + 1, (index + 1) % self.stacks.len());
             }
         }
         is_any
@@ -190,8 +185,8 @@ impl Rack {
         event: &StackEvent,
     ) {
         if let StackEvent::Opened { peer, listener: Some(_) } = event {
-            let local = self.seats[place.0].stack.local_address(place.1);
-            self.settle(place, local.map(|local| (local, *peer)));
+            let local = self.stacks[place.0].stack.local_address(place.1);
+            self.add_connection(place, local.map(|local| (local, *peer)));
         }
         let Some(name) = self.names.get(&place).copied() else {
             return self.faults.push(format!("{event:?} of {:?}, which was never opened", place.1));
@@ -210,8 +205,8 @@ impl Rack {
         application.handle(now, name, told, self);
     }
 
-    /// A connection begins: it has a name and a place from now on.
-    fn settle(&mut self, place: (usize, Conn), ends: Option<Ends>) -> Conn {
+    /// Gives a new connection a name and a place.
+    fn add_connection(&mut self, place: (usize, Conn), ends: Option<Ends>) -> Conn {
         let name = Conn { slot: self.next_name, generation: 0 };
         self.next_name += 1;
         self.places.insert(name, place);
@@ -232,27 +227,27 @@ impl Rack {
 
     fn at(&mut self, name: Conn) -> Option<(&mut Stack, Conn)> {
         let (index, conn) = *self.places.get(&name)?;
-        Some((&mut self.seats[index].stack, conn))
+        Some((&mut self.stacks[index].stack, conn))
     }
 }
 
 impl Transport for Rack {
-    /// Only the first begins connections: two that share an address would have to agree on ports.
+    /// Only the first stack opens connections: stacks that share an address would have to agree on ports.
     fn connect(&mut self, now: Time, target: SocketAddr) -> Result<Conn, Full> {
-        let seat = &mut self.seats[0];
-        let conn = seat.stack.connect(seat.time(now), target)?;
-        let local = seat.stack.local_address(conn);
-        Ok(self.settle((0, conn), local.map(|local| (local, target))))
+        let entry = &mut self.stacks[0];
+        let conn = entry.stack.connect(entry.time(now), target)?;
+        let local = entry.stack.local_address(conn);
+        Ok(self.add_connection((0, conn), local.map(|local| (local, target))))
     }
 
     fn set_listening(&mut self, listener: u16, open: bool) {
-        for seat in &mut self.seats {
-            seat.stack.set_listening(listener, open);
+        for entry in &mut self.stacks {
+            entry.stack.set_listening(listener, open);
         }
     }
 
     fn room(&self, name: Conn) -> usize {
-        self.places.get(&name).map_or(0, |(index, conn)| self.seats[*index].stack.room(*conn))
+        self.places.get(&name).map_or(0, |(index, conn)| self.stacks[*index].stack.room(*conn))
     }
 
     fn send(&mut self, name: Conn, bytes: &[u8]) -> usize {
@@ -273,19 +268,19 @@ impl Transport for Rack {
     }
 
     fn spent_chunk(&mut self) -> Option<Chunk> {
-        self.seats.iter_mut().find_map(|seat| seat.stack.spent_chunk())
+        self.stacks.iter_mut().find_map(|entry| entry.stack.spent_chunk())
     }
 
     fn queued(&self, name: Conn) -> usize {
-        self.places.get(&name).map_or(0, |(index, conn)| self.seats[*index].stack.queued(*conn))
+        self.places.get(&name).map_or(0, |(index, conn)| self.stacks[*index].stack.queued(*conn))
     }
 
     fn held(&self, name: Conn) -> usize {
-        self.places.get(&name).map_or(0, |(index, conn)| self.seats[*index].stack.held(*conn))
+        self.places.get(&name).map_or(0, |(index, conn)| self.stacks[*index].stack.held(*conn))
     }
 
     fn held_by_all(&self) -> usize {
-        self.seats.iter().map(|seat| seat.stack.held_by_all()).sum()
+        self.stacks.iter().map(|entry| entry.stack.held_by_all()).sum()
     }
 
     fn grant(&mut self, name: Conn, bytes: u32) {

@@ -1,4 +1,4 @@
-//! A host without a stack: peers that keep no rules, floods, noise, and forged segments of others' connections.
+//! A host without a stack that breaks rules: puppets, floods, noise, and forged segments of others' connections.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -15,57 +15,64 @@ use crate::rng::Rng;
 
 /// Connections at a time.
 const PUPPETS_MAX: usize = 12;
-/// SYNs of a flood that come at once.
+/// Maximum of SYNs that a flood sends at once.
 const FLOOD_MAX: u64 = 64;
-/// Between two things that it does, at most.
+/// Maximum time between two actions.
 const REST_NS_MAX: u64 = 20_000_000;
 
-/// What it is told to do.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deeds {
-    /// SYNs from addresses that do not answer.
+pub(crate) struct RogueSettings {
+    /// Sends SYNs from addresses that do not answer.
     pub(crate) floods: bool,
-    /// Segments that claim to be of others' connections.
+    /// Forges segments of others' connections.
     pub(crate) forges: bool,
-    /// Of a canary: it knows RCV.NXT.
+    /// For [`Canary::ExactReset`](super::canary::Canary::ExactReset): knows RCV.NXT.
     pub(crate) is_exact: bool,
 }
 
-/// A host of this sort.
 #[derive(Debug)]
 pub(crate) struct Rogue {
     ip: Ipv4Addr,
     mac: Mac,
     rng: Rng,
-    deeds: Deeds,
+    settings: RogueSettings,
     targets: Vec<SocketAddr>,
     puppets: Vec<Puppet>,
     next_port: u16,
     is_calm: bool,
-    /// When it does the next thing.
     pub(crate) next_at: Option<Time>,
 }
 
 impl Rogue {
-    pub(crate) fn new(ip: Ipv4Addr, targets: Vec<SocketAddr>, deeds: Deeds, rng: Rng) -> Rogue {
+    pub(crate) fn new(ip: Ipv4Addr, targets: Vec<SocketAddr>, settings: RogueSettings, rng: Rng) -> Rogue {
         let next_at = Some(Time(1));
         let mac = mac_of(ip);
-        Rogue { ip, mac, rng, deeds, targets, puppets: Vec::new(), next_port: 1024, is_calm: false, next_at }
+        Rogue {
+            ip,
+            mac,
+            rng,
+            settings,
+            targets,
+            puppets: Vec::new(),
+            next_port: 1024,
+            is_calm: false,
+            next_at,
+        }
     }
 
     pub(crate) fn has(&self, mac: Mac) -> bool {
         mac == self.mac
     }
 
-    /// The storm is over: all that it has begun ends, with a word or without.
+    /// Ends all puppets; returns their last frames.
     pub(crate) fn calm_down(&mut self) -> Vec<Vec<u8>> {
         self.is_calm = true;
         self.next_at = None;
-        self.puppets.iter_mut().flat_map(Puppet::leave).collect()
+        self.puppets.iter_mut().flat_map(Puppet::end).collect()
     }
 
-    /// A frame has come; what it says to that.
-    pub(crate) fn hear(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
+    /// Handles a frame; returns the answers.
+    pub(crate) fn handle_frame(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
         let Ok((header, packet)) = ethernet::Header::parse(frame) else { return Vec::new() };
         if header.kind == ethernet::KIND_ARP {
             let question = arp::Packet::parse(packet)
@@ -74,17 +81,17 @@ impl Rogue {
             return question.map(|question| arp_reply(&question, (self.mac, self.ip))).into_iter().collect();
         }
         let Ok(Some(seen)) = sniff(frame) else { return Vec::new() };
-        let whose = self.puppets.iter_mut().find(|puppet| puppet.source() == seen.target);
-        whose.map_or(Vec::new(), |puppet| puppet.hear(&seen))
+        let puppet = self.puppets.iter_mut().find(|puppet| puppet.source() == seen.target);
+        puppet.map_or(Vec::new(), |puppet| puppet.handle_frame(&seen))
     }
 
-    /// It does something.
+    /// Returns the frames of the host's next action.
     pub(crate) fn act(&mut self, now: Time) -> Vec<Vec<u8>> {
         self.next_at = Some(now + Duration::from_nanos(self.rng.scale(100_000, REST_NS_MAX)));
         self.puppets.retain(|puppet| !puppet.is_over());
         match self.rng.below(8) {
             0 => return (0..self.rng.below(4)).map(|_| self.noise()).collect(),
-            1 if self.deeds.floods => {
+            1 if self.settings.floods => {
                 return (0..self.rng.scale(1, FLOOD_MAX)).map(|_| self.flood()).collect();
             }
             2 if self.puppets.len() < PUPPETS_MAX => {
@@ -102,7 +109,7 @@ impl Rogue {
         self.puppets.iter_mut().flat_map(Puppet::act).collect()
     }
 
-    /// Any bytes; or a frame that begins well.
+    /// Random bytes, or a frame with a valid beginning.
     fn noise(&mut self) -> Vec<u8> {
         let target = self.rng.pick(&self.targets);
         let ends = Ends::between(SocketAddr::from((self.ip, 9)), target);
@@ -120,10 +127,10 @@ impl Rogue {
         frame
     }
 
-    /// From somebody who does not exist.
+    /// A SYN from an address without a host.
     fn flood(&mut self) -> Vec<u8> {
-        let nobody = Ipv4Addr::from(0x0a00_8000 + self.rng.below(0x4000) as u32); // 10.0.128.0 and on
-        let source = SocketAddr::from((nobody, 1 + self.rng.below(65_535) as u16)); // any port
+        let absent = Ipv4Addr::from(0x0a00_8000 + self.rng.below(0x4000) as u32); // 10.0.128.0 and on
+        let source = SocketAddr::from((absent, 1 + self.rng.below(65_535) as u16)); // any port
         let ends = Ends { source_mac: self.mac, ..Ends::between(source, self.rng.pick(&self.targets)) };
         let options = Options { mss: Some(1460), ..Options::default() };
         let header = Header {
@@ -136,13 +143,12 @@ impl Rogue {
         segment(ends, header, &[])
     }
 
-    /// Whether it forges something now.
     pub(crate) fn forges(&mut self) -> bool {
-        self.deeds.forges && !self.is_calm && self.rng.chance(1, 200)
+        self.settings.forges && !self.is_calm && self.rng.chance(1, 200)
     }
 
-    /// A segment that claims to come from the peer of a connection, in its window or anywhere, and that only the peer
-    /// could have made right. `them` and `us`: what the peer and the victim have said.
+    /// A segment that claims to come from the peer of a connection, with a sequence number in its window or anywhere,
+    /// but wrong. `them` and `us`: what the peer and the victim have sent.
     pub(crate) fn forge(
         &mut self,
         peer: SocketAddr,
@@ -152,15 +158,15 @@ impl Rogue {
     ) -> Option<Vec<u8>> {
         let ends = Ends { source_mac: self.mac, ..Ends::between(peer, victim) };
         let (theirs, ours) = (them.initial?, us.initial?);
-        if self.deeds.is_exact {
+        if self.settings.is_exact {
             let header =
                 Header { seq: theirs.wrapping_add(them.sent), flags: Flags::RST, ..Header::default() };
             return Some(segment(ends, header, &[]));
         }
         let rng = &mut self.rng;
-        // Beyond all that the peer has sent: RCV.NXT cannot be there.
+        // Beyond all that the peer has sent, so that RCV.NXT cannot be there.
         if us.acknowledged == 0 {
-            return None; // it is being opened
+            return None; // the connection is still opening
         }
         let (first, last) = (them.sent.max(us.acknowledged) + 1, us.edge.saturating_sub(1));
         let is_within = first < last && rng.chance(3, 4);
@@ -172,7 +178,7 @@ impl Rogue {
         if seq.wrapping_sub(theirs) <= first {
             return None; // right by chance
         }
-        // Without a timestamp, or with one of any time; and what was never sent is acknowledged.
+        // With a random timestamp or none, and an acknowledgement of unsent bytes.
         let ack = ours.wrapping_add(us.sent).wrapping_add(rng.range(1 << 24, 1 << 30) as u32);
         let value = rng.word() as u32; // any
         let timestamps = rng.chance(1, 2).then_some(Timestamps { value, echo: 0 });

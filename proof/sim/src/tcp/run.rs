@@ -1,4 +1,4 @@
-//! A run: a storm of so many frames, then calm until every connection has ended, and what was found.
+//! A run: a storm of `packets` frames, then calm until every connection has ended, and the report.
 
 use std::time::Duration;
 
@@ -8,49 +8,49 @@ use super::canary::Canary;
 use super::world::World;
 use crate::storm::{Stormy, storm_and_calm};
 
-/// What one seed led to.
+/// The result of one seed.
 #[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
 pub struct Report {
-    /// The seed.
+    /// Replays the run, with the same number of frames.
     pub seed: u64,
-    /// Frames that stacks sent, those after the storm included.
+    /// Frames that stacks sent, in the storm and after it.
     pub packets: u64,
-    /// Of those, lost on the way, for whatever reason.
+    /// Frames lost on their paths, for any reason.
     pub lost: u64,
-    /// Frames of peers that keep no rules, floods, noise and forged ones.
+    /// Frames of rogue hosts: puppets, floods, noise and forged segments.
     pub rogue_frames: u64,
     /// Virtual time, milliseconds.
     pub simulated_ms: u64,
-    /// Of every frame and when it was sent. The same seed, number of frames and program give the same.
+    /// Over every frame and the time it was sent; the same seed, number of frames and program give the same hash.
     pub trace_hash: String,
-    /// Connections, each counted once.
+    /// Connections begun.
     pub streams: usize,
-    /// Of those, ended in good order and complete.
+    /// Connections that ended in good order and complete.
     pub completed: u64,
-    /// Of those, broken by a fault or by one of the two ends.
+    /// Connections that a fault or one of their ends broke.
     pub broken: u64,
     /// Bytes delivered, both ways, each checked.
     pub delivered_bytes: u64,
-    /// Of helper scenes: acknowledgements to clients, each compared with what the server had.
+    /// In helper scenes: acknowledgements to clients, each compared with what the server had received.
     pub acknowledgements: u64,
-    /// Faults made.
+    /// Faults injected.
     pub faults: u64,
-    /// Damaged frames, all of them seen by a checksum.
+    /// Damaged frames, all of them detected by a checksum.
     pub damaged: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Connections that moved to another stack, each time counted.
+    /// Moves of connections to another stack.
     pub moves: u64,
-    /// The most connections of one host.
+    /// Maximum of connections of one host.
     pub connections_max: usize,
-    /// What was wrong. Nothing, one hopes.
+    /// Violations; empty if the code under test is right.
     pub violations: Vec<String>,
-    /// Where something was wrong: the last segments that stacks have dropped before, and why, oldest first.
+    /// After a violation: the last segments that stacks dropped before it, and why, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<String>,
 }
 
-/// After the storm something must make progress within this virtual time, or all must have ended: longer than any timer.
+/// Bound of the virtual time without progress after the storm: longer than any timer.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(600);
 
 /// Runs a world from a seed: about `packets` frames of storm, then calm.
@@ -58,7 +58,7 @@ pub fn run(seed: u64, packets: u64, canary: Option<Canary>) -> Report {
     of_world(seed, packets, World::new(seed, canary))
 }
 
-/// The same, and `tell` is told of every frame, and of everything that a stack drops.
+/// Like [`run`]; passes every frame and every drop to `tell`, as lines of text.
 pub fn run_loudly(
     seed: u64,
     packets: u64,

@@ -1,4 +1,4 @@
-//! Reads every frame that a stack sends and knows what it may say: stands outside the code under test.
+//! Checks every frame that a stack sends, outside the code under test.
 //!
 //! Numbers of a stream count from its SYN, which is 0; the first byte is 1. Streams here are far shorter than 2^31.
 
@@ -10,7 +10,6 @@ use spillway_wire::packet::{checksum, ethernet, ipv4};
 
 use super::gates::SharedGates;
 
-/// A TCP segment as it is in a frame.
 #[derive(Clone, Debug)]
 pub(crate) struct Sniffed<'a> {
     pub(crate) source: SocketAddr,
@@ -19,9 +18,9 @@ pub(crate) struct Sniffed<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// The segment in a frame. `Ok(None)`: something else is.
+/// The TCP segment in a frame; `Ok(None)` for other packets.
 pub(crate) fn sniff(frame: &[u8]) -> Result<Option<Sniffed<'_>>, String> {
-    let why = |error| format!("a frame that makes no sense: {error}");
+    let why = |error| format!("a malformed frame: {error}");
     let (header, packet) = ethernet::Header::parse(frame).map_err(why)?;
     if header.kind != ethernet::KIND_IPV4 {
         return Ok(None);
@@ -41,47 +40,45 @@ pub(crate) fn sniff(frame: &[u8]) -> Result<Option<Sniffed<'_>>, String> {
     }))
 }
 
-/// What one end has said.
+/// What one end has sent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct End {
-    /// Its initial sequence number, once it was seen.
+    /// Initial sequence number, once known.
     pub(crate) initial: Option<u32>,
-    /// Behind the last that it has sent, the end of the stream included.
+    /// The highest number sent, plus one; the end of the stream counts.
     pub(crate) sent: u32,
-    /// The last that it has acknowledged, and
+    /// The highest number acknowledged.
     pub(crate) acknowledged: u32,
-    /// up to where the other end may send.
+    /// Right edge of the window that this end has advertised.
     pub(crate) edge: u32,
     scale: Option<u8>,
-    /// What it has said that it has, out of order.
-    has: Vec<(u32, u32)>,
-    /// Its stream of before, with the same addresses: the initial sequence number, and as `sent`. A SYN that is late
-    /// begins a connection of which the other end, which is still in the one before, wants to know nothing.
-    before: Option<(u32, u32)>,
+    /// SACK blocks that this end has sent and not acknowledged yet.
+    sacked: Vec<(u32, u32)>,
+    /// The previous stream with the same addresses (initial number, `sent`): after a late SYN the peer still uses it.
+    previous: Option<(u32, u32)>,
 }
 
 impl End {
-    fn anew(&self, initial: Option<u32>) -> End {
-        let before = self.initial.map(|initial| (initial, self.sent)).or(self.before);
-        End { initial, before, ..End::default() }
+    fn restarted(&self, initial: Option<u32>) -> End {
+        let previous = self.initial.map(|initial| (initial, self.sent)).or(self.previous);
+        End { initial, previous, ..End::default() }
     }
 
-    /// Whether a number is of the stream of before.
-    fn is_of_before(&self, number: u32) -> bool {
-        self.before.is_some_and(|(initial, sent)| number.wrapping_sub(initial) <= sent)
+    /// Whether a number belongs to the previous stream.
+    fn is_in_previous(&self, number: u32) -> bool {
+        self.previous.is_some_and(|(initial, sent)| number.wrapping_sub(initial) <= sent)
     }
 }
 
-/// Both ends of each connection, by addresses, the lower first.
+/// Both ends of each connection, by addresses, the lower one first.
 #[derive(Debug)]
 pub(crate) struct Sniffer {
     flows: BTreeMap<(SocketAddr, SocketAddr), [End; 2]>,
     gates: SharedGates,
-    /// Who acknowledges only what was released.
+    /// The port whose connections are gated.
     gated_port: u16,
-    /// Listeners answer SYNs with cookies.
     has_cookies: bool,
-    /// Forged SYNs: to whom, from whom, and what acknowledges it.
+    /// Forged SYNs: victim, claimed source, and the number that acknowledges the SYN.
     forged: BTreeSet<(SocketAddr, SocketAddr, u32)>,
 }
 
@@ -90,20 +87,19 @@ impl Sniffer {
         Sniffer { flows: BTreeMap::new(), gates, gated_port, has_cookies: false, forged: BTreeSet::new() }
     }
 
-    /// A listener with cookies answers a late copy of a SYN with the same number as before, when it has forgotten the
-    /// connection of that SYN.
+    /// A listener with cookies answers a late copy of a SYN again, if it has forgotten the connection.
     pub(crate) fn with_cookies(self, has_cookies: bool) -> Sniffer {
         Sniffer { has_cookies, ..self }
     }
 
-    /// What both ends of a connection have said.
+    /// What both ends of a connection have sent.
     pub(crate) fn ends(&self, local: SocketAddr, peer: SocketAddr) -> Option<(&End, &End)> {
         let is_lower = local < peer;
         let [lower, higher] = self.flows.get(&if is_lower { (local, peer) } else { (peer, local) })?;
         Some(if is_lower { (lower, higher) } else { (higher, lower) })
     }
 
-    /// A frame of somebody else claims to be of a connection. If that has just ended, a SYN begins another.
+    /// Notes a forged SYN: after the end of a connection, it begins another one.
     pub(crate) fn forged(&mut self, frame: &[u8]) {
         if let Ok(Some(seen)) = sniff(frame)
             && seen.header.flags.contains(Flags::SYN)
@@ -112,8 +108,8 @@ impl Sniffer {
         }
     }
 
-    /// Somebody sends a frame. `is_judged`: a stack, which must be right; what others say is only noted.
-    pub(crate) fn see(&mut self, frame: &[u8], is_judged: bool) -> Result<(), String> {
+    /// Observes a frame. `is_judged`: a stack sent the frame, which must be right; other frames are only noted.
+    pub(crate) fn observe(&mut self, frame: &[u8], is_judged: bool) -> Result<(), String> {
         let seen = match sniff(frame) {
             Ok(Some(seen)) => seen,
             Ok(None) => return Ok(()),
@@ -126,7 +122,7 @@ impl Sniffer {
         if flags.contains(Flags::RST) {
             return Ok(());
         }
-        // What is answered to a SYN that was forged, and while that stands half-open.
+        // The victim of a forged SYN answers it, and acknowledges while it is half-open.
         let is_bare = flags.contains(Flags::ACK) && seen.payload.is_empty();
         if is_bare && self.forged.contains(&(source, target, seen.header.ack)) {
             return Ok(());
@@ -136,9 +132,9 @@ impl Sniffer {
         let (mut us, mut them) = if is_lower { (lower, higher) } else { (higher, lower) };
         if flags.contains(Flags::SYN) && us.initial != Some(seen.header.seq) {
             if !flags.contains(Flags::ACK) {
-                them = them.anew(None);
+                them = them.restarted(None);
             }
-            us = us.anew(Some(seen.header.seq));
+            us = us.restarted(Some(seen.header.seq));
         }
         if flags.contains(Flags::SYN) {
             us.scale = seen.header.options.window_scale;
@@ -160,14 +156,13 @@ impl Sniffer {
             .or_else(|why| if is_judged { Err(why) } else { Ok(()) })
     }
 
-    /// Of a gated end: up to where it may acknowledge, and what has come.
+    /// For a gated end: the bound of acknowledgements, and what was delivered.
     fn gated_limit(&self, local: SocketAddr, peer: SocketAddr) -> Option<(u32, u32)> {
         let gate = (local.port() == self.gated_port).then(|| self.gates.borrow().get(local, peer))?;
-        Some((1 + gate.released as u32, 1 + gate.came as u32)) // short streams
+        Some((1 + gate.released as u32, 1 + gate.received as u32)) // short streams
     }
 }
 
-/// What one end may say, and what it has said by that.
 fn judge(us: &mut End, them: &mut End, seen: &Sniffed<'_>, gated: Option<(u32, u32)>) -> Result<(), String> {
     let (header, flags) = (&seen.header, seen.header.flags);
     let Some(initial) = us.initial else { return Ok(()) };
@@ -177,11 +172,11 @@ fn judge(us: &mut End, them: &mut End, seen: &Sniffed<'_>, gated: Option<(u32, u
     let until = from + payload_bytes + i32::from(is_syn) + i32::from(is_fin);
     us.sent = us.sent.max(until.max(0).cast_unsigned());
     let mut verdict = Ok(());
-    // One byte may ask whether a closed window has opened.
+    // One byte beyond the window is a window probe.
     if payload_bytes > 1 && them.initial.is_some() && from + payload_bytes > them.edge.cast_signed() {
         verdict = Err(format!("sends up to {} where only {} may be sent", from + payload_bytes, them.edge));
     }
-    if flags.contains(Flags::ACK) && them.is_of_before(header.ack) || us.is_of_before(header.seq) {
+    if flags.contains(Flags::ACK) && them.is_in_previous(header.ack) || us.is_in_previous(header.seq) {
         return Ok(());
     }
     let Some(theirs) = them.initial.filter(|_| flags.contains(Flags::ACK)) else { return verdict };
@@ -194,33 +189,33 @@ fn judge(us: &mut End, them: &mut End, seen: &Sniffed<'_>, gated: Option<(u32, u
     if ack < us.acknowledged {
         return Err(format!("acknowledges {ack} after {}", us.acknowledged));
     }
-    // A SYN that is said again tells its window without a scale.
-    // By less than a unit of the scale it may (RFC 7323 §2.4).
+    // A retransmitted SYN has an unscaled window. The edge may move back by less than a unit of the scale (RFC 7323
+    // §2.4).
     if edge + (1 << scale.min(14)) <= us.edge && !is_syn {
         return Err(format!("the window's edge goes back from {} to {edge}", us.edge));
     }
     (us.acknowledged, us.edge) = (ack, edge.max(us.edge));
-    us.has.retain(|(_, right)| *right > ack);
-    if let Some((left, right)) = us.has.iter().find(|(left, _)| *left <= ack && gated.is_none()) {
-        return Err(format!("acknowledges {ack}, and said that it had {left}..{right}"));
+    us.sacked.retain(|(_, right)| *right > ack);
+    if let Some((left, right)) = us.sacked.iter().find(|(left, _)| *left <= ack && gated.is_none()) {
+        return Err(format!("acknowledges {ack} after SACK {left}..{right}"));
     }
     if let Some((released, _)) = gated.filter(|(released, _)| ack > *released) {
         return Err(format!("acknowledges {ack} where the gate is at {released}"));
     }
     for (left, right) in header.options.sack.as_slice() {
         let (left, right) = (left.wrapping_sub(theirs), right.wrapping_sub(theirs));
-        // What came twice may be anything of before, when somebody forges (RFC 2883).
+        // A duplicate SACK may report any old range, if segments are forged (RFC 2883).
         if right.wrapping_sub(ack).cast_signed() <= 0 && left.wrapping_sub(right).cast_signed() < 0 {
             continue;
         }
         if left >= right || right > them.sent {
-            return Err(format!("says that {left}..{right} came of {}", them.sent));
+            return Err(format!("SACK {left}..{right}, but only {} were sent", them.sent));
         }
-        if gated.is_some_and(|(_, came)| left < came && right > ack) {
-            return Err(format!("says that {left}..{right} came, which waits at the gate"));
+        if gated.is_some_and(|(_, received)| left < received && right > ack) {
+            return Err(format!("SACK {left}..{right}, which waits at the gate"));
         }
-        if right > ack && !us.has.contains(&(left, right)) {
-            us.has.push((left, right));
+        if right > ack && !us.sacked.contains(&(left, right)) {
+            us.sacked.push((left, right));
         }
     }
     verdict
@@ -243,59 +238,59 @@ mod tests {
         tcp::Header { flags, seq, ack, window: 1000, ..tcp::Header::default() }
     }
 
-    /// A connection from A (first number 100) to B (first number 900), B's port gated or not.
+    /// A connection from A (first number 100) to B (first number 900); with `gated_port` 80 B is gated.
     fn opened(gated_port: u16) -> Sniffer {
         let mut sniffer = Sniffer::new(SharedGates::default(), gated_port);
-        sniffer.see(&frame(A, B, header(Flags::SYN, 100, 0), b""), true).unwrap();
-        sniffer.see(&frame(B, A, header(Flags::SYN | Flags::ACK, 900, 101), b""), true).unwrap();
-        sniffer.see(&frame(A, B, header(Flags::ACK, 101, 901), b"hello"), true).unwrap();
+        sniffer.observe(&frame(A, B, header(Flags::SYN, 100, 0), b""), true).unwrap();
+        sniffer.observe(&frame(B, A, header(Flags::SYN | Flags::ACK, 900, 101), b""), true).unwrap();
+        sniffer.observe(&frame(A, B, header(Flags::ACK, 101, 901), b"hello"), true).unwrap();
         sniffer
     }
 
-    fn said(sniffer: &mut Sniffer, header: tcp::Header, payload: &[u8]) -> String {
-        sniffer.see(&frame(B, A, header, payload), true).err().unwrap_or_default()
+    fn verdict(sniffer: &mut Sniffer, header: tcp::Header, payload: &[u8]) -> String {
+        sniffer.observe(&frame(B, A, header, payload), true).err().unwrap_or_default()
     }
 
     #[test]
-    fn what_is_right_is_no_violation() {
+    fn valid_segments_are_no_violation() {
         let mut sniffer = opened(1);
-        assert_eq!(said(&mut sniffer, header(Flags::ACK, 901, 106), &[0; 1000]), "");
+        assert_eq!(verdict(&mut sniffer, header(Flags::ACK, 901, 106), &[0; 1000]), "");
         assert_eq!(
-            said(&mut sniffer, header(Flags::ACK, 1901, 106), b"1"),
+            verdict(&mut sniffer, header(Flags::ACK, 1901, 106), b"1"),
             "",
             "one byte beyond the edge: a probe"
         );
     }
 
     #[test]
-    fn only_a_listener_with_cookies_says_its_first_word_again() {
+    fn only_a_listener_with_cookies_repeats_its_syn_ack() {
         let again = header(Flags::SYN | Flags::ACK, 900, 101);
         let after_data = |sniffer: Sniffer| {
             let mut sniffer = sniffer;
-            assert_eq!(said(&mut sniffer, header(Flags::ACK, 901, 106), b""), "");
-            said(&mut sniffer, again, b"")
+            assert_eq!(verdict(&mut sniffer, header(Flags::ACK, 901, 106), b""), "");
+            verdict(&mut sniffer, again, b"")
         };
         assert!(after_data(opened(1)).starts_with("acknowledges 1 after 6"));
         assert_eq!(after_data(opened(1).with_cookies(true)), "");
     }
 
     #[test]
-    fn what_must_not_be_said_is_seen() {
+    fn invalid_segments_are_detected() {
         let ack = |ack| header(Flags::ACK, 901, ack);
-        assert!(said(&mut opened(1), ack(107), b"").starts_with("acknowledges 7 of 6 that were sent"));
-        assert!(said(&mut opened(1), ack(100), b"").starts_with("acknowledges 0 after 1"));
-        assert!(said(&mut opened(1), ack(106), &[0; 1001]).starts_with("sends up to 1002"));
+        assert!(verdict(&mut opened(1), ack(107), b"").starts_with("acknowledges 7 of 6 that were sent"));
+        assert!(verdict(&mut opened(1), ack(100), b"").starts_with("acknowledges 0 after 1"));
+        assert!(verdict(&mut opened(1), ack(106), &[0; 1001]).starts_with("sends up to 1002"));
         let narrow = tcp::Header { window: 994, ..ack(106) };
         assert!(
-            said(&mut opened(1), narrow, b"").starts_with("the window's edge goes back from 1001 to 1000")
+            verdict(&mut opened(1), narrow, b"").starts_with("the window's edge goes back from 1001 to 1000")
         );
         let mut sack = ack(101);
         sack.options.sack.push(103, 107);
-        assert!(said(&mut opened(1), sack, b"").starts_with("says that 3..7 came of 6"));
+        assert!(verdict(&mut opened(1), sack, b"").starts_with("SACK 3..7, but only 6 were sent"));
         let mut damaged = frame(B, A, ack(106), b"abc");
         damaged[55] ^= 1;
-        assert!(opened(1).see(&damaged, true).unwrap_err().starts_with("a frame that makes no sense"));
-        assert!(opened(1).see(&damaged, false).is_ok(), "who is no stack may say anything");
+        assert!(opened(1).observe(&damaged, true).unwrap_err().starts_with("a malformed frame"));
+        assert!(opened(1).observe(&damaged, false).is_ok(), "only stacks are judged");
     }
 
     #[test]
@@ -304,17 +299,17 @@ mod tests {
         let mut sniffer = opened(80);
         let (local, peer) = (B.parse().unwrap(), A.parse().unwrap());
         sniffer.gates.borrow_mut().begin(local, peer);
-        assert!(said(&mut sniffer, ack(102), b"").starts_with("acknowledges 2 where the gate is at 1"));
+        assert!(verdict(&mut sniffer, ack(102), b"").starts_with("acknowledges 2 where the gate is at 1"));
         let mut sniffer = opened(80);
         sniffer.gates.borrow_mut().begin(local, peer);
         *sniffer.gates.borrow_mut().get_mut(local, peer).unwrap() =
-            super::super::gates::Gate { came: 3, released: 2 };
-        assert_eq!(said(&mut sniffer, ack(103), b""), "");
+            super::super::gates::Gate { received: 3, released: 2 };
+        assert_eq!(verdict(&mut sniffer, ack(103), b""), "");
         let mut sack = ack(103);
         sack.options.sack.push(104, 106);
-        assert_eq!(said(&mut sniffer, sack, b""), "", "came out of order");
+        assert_eq!(verdict(&mut sniffer, sack, b""), "", "came out of order");
         sack.options.sack = tcp::SackBlocks::default();
         sack.options.sack.push(103, 106);
-        assert!(said(&mut sniffer, sack, b"").starts_with("says that 3..6 came, which waits at the gate"));
+        assert!(verdict(&mut sniffer, sack, b"").starts_with("SACK 3..6, which waits at the gate"));
     }
 }

@@ -1,4 +1,4 @@
-//! What stands before the stacks of one host and knows which of them has a connection.
+//! The switch before a host's stacks, with a rule for each connection.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,33 +11,33 @@ use spillway_wire::packet::ipv4;
 
 use crate::rng::{Rng, mix};
 
-/// Our end and the peer's.
+/// Local address and peer address.
 pub(super) type Ends = (SocketAddr, SocketAddr);
 
-/// So long after a move a frame may still come where the connection was,
+/// For this time after a move, frames may still arrive at the old stack.
 const LATE: Duration = Duration::from_secs(1);
-/// one in so many.
+/// One in this many frames arrives at the old stack.
 const LATE_ONE_IN: u64 = 50;
 
 #[derive(Debug)]
 struct Rule {
     stack: usize,
-    /// While it lives.
+    /// While the connection lives.
     name: Option<Conn>,
-    /// Where it was, until when it moved.
+    /// The stack before the last move, and when that was.
     before: Option<(usize, Time)>,
 }
 
-/// One rule for each connection that there was.
+/// Has a rule for each connection, present or past.
 #[derive(Debug)]
 pub(super) struct Switch {
     rules: BTreeMap<Ends, Rule>,
     ends: BTreeMap<Conn, Ends>,
     stacks: usize,
-    /// Whether new connections go to any stack.
+    /// Whether new connections are spread over all stacks.
     is_spread: bool,
     rng: Rng,
-    /// Frames that were given to the stack of before.
+    /// Frames delivered to the old stack after a move.
     pub(super) late: u64,
 }
 
@@ -51,27 +51,25 @@ impl Switch {
         self.ends.insert(name, ends);
     }
 
-    /// A connection is over. What comes late for it goes where it was last.
+    /// Ends a connection; late frames still go to its last stack.
     pub(super) fn forget(&mut self, name: Conn) {
         if let Some(rule) = self.ends.remove(&name).and_then(|ends| self.rules.get_mut(&ends)) {
             rule.name = rule.name.filter(|latest| *latest != name);
         }
     }
 
-    /// A connection has moved.
-    pub(super) fn turn(&mut self, now: Time, name: Conn, stack: usize) {
+    pub(super) fn redirect(&mut self, now: Time, name: Conn, stack: usize) {
         if let Some(rule) = self.ends.get(&name).and_then(|ends| self.rules.get_mut(ends)) {
             rule.before = Some((rule.stack, now));
             rule.stack = stack;
         }
     }
 
-    /// Who has these ends.
     pub(super) fn name(&self, ends: &Ends) -> Option<Conn> {
         self.rules.get(ends).and_then(|rule| rule.name)
     }
 
-    /// To which stacks a frame goes.
+    /// The stacks that receive a frame.
     pub(super) fn targets(&mut self, now: Time, frame: &[u8]) -> Vec<usize> {
         let is_arp = frame.get(12..14) == Some(&ethernet::KIND_ARP.to_be_bytes()[..]);
         if is_arp {
@@ -81,7 +79,7 @@ impl Switch {
         }
         let Some((source, target)) = ends_of(frame) else { return vec![0] };
         let Some(rule) = self.rules.get(&(target, source)) else {
-            return vec![if self.is_spread { self.home(source) } else { 0 }];
+            return vec![if self.is_spread { self.initial_stack(source) } else { 0 }];
         };
         let old = rule.before.filter(|(_, at)| now.since(*at) < LATE).map(|(old, _)| old);
         if let Some(old) = old.filter(|_| self.rng.chance(1, LATE_ONE_IN)) {
@@ -91,15 +89,14 @@ impl Switch {
         vec![rule.stack]
     }
 
-    /// Where a peer's new connection begins.
-    fn home(&self, peer: SocketAddr) -> usize {
+    fn initial_stack(&self, peer: SocketAddr) -> usize {
         let mut hasher = DefaultHasher::new();
         peer.hash(&mut hasher);
         (mix(hasher.finish()) % self.stacks as u64) as usize // a few stacks
     }
 }
 
-/// Source and target of a TCP segment, be it damaged or not.
+/// Source and target of a TCP segment; the frame may be damaged.
 pub(super) fn ends_of(frame: &[u8]) -> Option<Ends> {
     const IP: usize = ethernet::HEADER_BYTES;
     const TCP: usize = IP + ipv4::HEADER_BYTES;
@@ -113,8 +110,8 @@ pub(super) fn ends_of(frame: &[u8]) -> Option<Ends> {
     is_tcp.then(|| (end(IP + 12, TCP), end(IP + 16, TCP + 2)))
 }
 
-/// A frame for one goes to this card.
-pub(super) fn aim(frame: &mut [u8], mac: Mac) {
+/// Sets the target MAC address of an IPv4 frame.
+pub(super) fn set_target_mac(frame: &mut [u8], mac: Mac) {
     let is_ip = frame.get(12..14) == Some(&ethernet::KIND_IPV4.to_be_bytes()[..]);
     if let Some(target) = frame.first_chunk_mut::<6>().filter(|_| is_ip) {
         *target = mac.0;
@@ -135,13 +132,13 @@ mod tests {
     }
 
     #[test]
-    fn frames_follow_a_connection_and_some_come_late() {
+    fn frames_follow_a_connection_and_some_arrive_at_the_old_stack() {
         let mut switch = Switch::new(3, false, Rng::new(1));
-        assert_eq!(switch.targets(Time(1), &frame()), [0], "nobody's yet");
+        assert_eq!(switch.targets(Time(1), &frame()), [0], "no rule yet");
         let name = Conn { slot: 7, generation: 0 };
         let ends = (OURS.parse().unwrap(), PEER.parse().unwrap());
         switch.add(ends, 0, name);
-        switch.turn(Time(1), name, 2);
+        switch.redirect(Time(1), name, 2);
         assert_eq!(switch.name(&ends), Some(name));
         let targets: Vec<_> = (0..1000).flat_map(|_| switch.targets(Time(2), &frame())).collect();
         let late = targets.iter().filter(|target| **target == 0).count();
@@ -166,6 +163,6 @@ mod tests {
         question[20..22].copy_from_slice(&[0, 1]);
         assert_eq!(switch.targets(Time(1), &question), [0], "one answers");
         question[21] = 2;
-        assert_eq!(switch.targets(Time(1), &question), [0, 1, 2], "all hear the answer");
+        assert_eq!(switch.targets(Time(1), &question), [0, 1, 2], "all receive the answer");
     }
 }

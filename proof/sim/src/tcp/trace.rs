@@ -1,4 +1,4 @@
-//! Frames, and what stacks drop of them, as lines of text for the reader of a run.
+//! Frames, and what stacks drop of them, as lines of text.
 
 use std::collections::VecDeque;
 
@@ -8,12 +8,12 @@ use spillway_transport::Time;
 use super::path::Arrival;
 use super::sniffer::sniff;
 
-/// A frame as in a packet trace, and what becomes of it.
+/// A frame as in a packet trace, with its loss, delays and damage.
 pub(crate) fn line(now: Time, frame: &[u8], arrivals: &[(usize, Arrival)]) -> String {
     let us = |at: Time| at.as_nanos() as f64 / 1e3;
     let fate = arrivals.iter().map(|(_, arrival)| {
         let damage = if arrival.is_corrupt { " damaged" } else { "" };
-        let copy = if arrival.frame == frame || arrival.is_corrupt { "" } else { " of before" };
+        let copy = if arrival.frame == frame || arrival.is_corrupt { "" } else { " replayed" };
         format!("{:+.1}us{copy}{damage}", us(arrival.at) - us(now))
     });
     let fate = if arrivals.is_empty() { "lost".to_owned() } else { fate.collect::<Vec<_>>().join(", ") };
@@ -38,7 +38,6 @@ pub(crate) fn line(now: Time, frame: &[u8], arrivals: &[(usize, Arrival)]) -> St
     )
 }
 
-/// What a host's stack has dropped, and why.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drop {
     pub(crate) now: Time,
@@ -48,17 +47,17 @@ pub(crate) struct Drop {
 }
 
 impl Drop {
-    /// As a line between those of frames.
+    /// A line in the format of [`line`].
     pub(crate) fn line(&self) -> String {
         let us = self.now.as_nanos() as f64 / 1e3;
         format!("{us:14.1} host {} stack {} drops {}", self.host, self.stack, self.what)
     }
 }
 
-/// A report tells this many.
+/// Bound of the drops in a report.
 const LAST_MAX: usize = 20;
 
-/// The last that were dropped, for the report of a run that has failed.
+/// The last drops, for the report of a failed run.
 #[derive(Debug, Default)]
 pub(crate) struct LastDrops(VecDeque<Drop>);
 
@@ -83,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_are_told_oldest_first() {
+    fn the_last_drops_are_kept_oldest_first() {
         let mut last = LastDrops::default();
         for us in 1..=LAST_MAX as u64 + 1 {
             let now = Time(us * 1000);

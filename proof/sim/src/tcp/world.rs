@@ -1,4 +1,4 @@
-//! Hosts on one network, and everything that happens.
+//! The world: hosts on one network; handles all events in order of time.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use spillway_transport::Time;
 use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::tcp::Flags;
 
-use super::canary::{Canary, Meddled};
+use super::canary::{Canary, FaultyProgram};
 use super::frames::address_of;
 use super::gates::SharedGates;
 use super::host::Host;
@@ -28,17 +28,17 @@ use crate::oracle::{Oracle, Shared};
 use crate::rng::{Rng, mix};
 use crate::storm::Stormy;
 
-/// Before a canary strikes, so many things go by, at most.
+/// Maximum of opportunities that a canary skips before it strikes.
 const CANARY_AFTER_MAX: u64 = 200;
-/// One step is one frame that is sent, or so many things that happen without one.
-const HAPPENINGS_PER_STEP: u32 = 64;
+/// A step is one sent frame, or this many events without one.
+const EVENTS_PER_STEP: u32 = 64;
 
-/// A host stands still for at most this.
+/// Maximum pause of a host.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
-/// After somebody was cut off there is rest, so many times as long: who is patient gets on.
+/// Rest after a partition, in multiples of its duration: patient connections recover.
 const QUIET_FACTOR: u32 = 4;
 
-enum Happening {
+enum WorldEvent {
     Arrive { to: usize, frame: Vec<u8>, is_damaged: bool },
     Turn(usize),
     Wake(usize, Time),
@@ -50,10 +50,10 @@ enum Happening {
 pub(crate) struct World {
     now: Time,
     rng: Rng,
-    agenda: Agenda<Happening>,
+    agenda: Agenda<WorldEvent>,
     plan: Plan,
     hosts: Vec<Host>,
-    /// Behind the hosts, in numbers.
+    /// Numbered after the hosts.
     rogue: Option<Rogue>,
     /// By source, then target.
     paths: Vec<Path>,
@@ -62,16 +62,14 @@ pub(crate) struct World {
     slot: Vec<u8>,
     is_calm: bool,
     pub(crate) hash: u64,
-    /// Frames sent.
     pub(crate) packets: u64,
     pub(crate) faults: u64,
-    /// Frames of those who keep no rules.
+    /// Frames that the rogue host sent.
     pub(crate) rogue_frames: u64,
-    /// What stacks have dropped last.
     pub(crate) last_drops: LastDrops,
-    /// Told of every frame and of everything that is dropped, if somebody wants to know.
+    /// Receives a line of text for every frame and every drop.
     pub(crate) trace: Option<Box<dyn FnMut(String)>>,
-    /// The most connections of one host, half-open ones included.
+    /// Maximum of connections of one host, half-open ones included.
     pub(crate) connections_max: usize,
 }
 
@@ -105,32 +103,33 @@ impl World {
             let conditions = world.plan.weather.path(&mut rng);
             world.paths.push(Path::new(conditions, rng.fork()));
         }
-        let meddled_host = rng.below(world.plan.hosts as u64) as usize; // one of them
+        let canary_host = rng.below(world.plan.hosts as u64) as usize; // one of them
         for host in 0..world.plan.hosts {
             let books = (oracle.clone(), gates.clone());
-            let program = Program::new(place(host, world.plan.hosts), world.plan.manners, rng.fork(), books);
-            let canary = canary.filter(|_| host == meddled_host);
-            let meddled = Meddled::new(program, canary, rng.range(1, CANARY_AFTER_MAX) as u32); // few
+            let program =
+                Program::new(place(host, world.plan.hosts), world.plan.behaviour, rng.fork(), books);
+            let canary = canary.filter(|_| host == canary_host);
+            let program = FaultyProgram::new(program, canary, rng.range(1, CANARY_AFTER_MAX) as u32); // few
             let clock = if world.plan.clocks_differ { Clock::drawn(&mut rng) } else { Clock::TRUE };
             let settings = world.plan.stacks(&mut rng, host);
             let until = rng.range(1, CANARY_AFTER_MAX) as u32; // few
             let moves = Moves::new(world.plan.moves, rng.fork(), canary, until);
             let rack = Rack::new(clock.read(world.now), settings, moves, rng.fork());
-            world.hosts.push(Host::new(rack, meddled, clock, world.plan.inbox_max));
+            world.hosts.push(Host::new(rack, program, clock, world.plan.inbox_max));
             world.turn_after(host, 0);
         }
         if world.plan.fault_ns_max > 0 {
             world.next_fault(Duration::ZERO);
         }
-        if let Some(deeds) = world.plan.rogue {
+        if let Some(settings) = world.plan.rogue {
             let targets = (0..world.plan.hosts).flat_map(listeners).collect();
-            world.rogue = Some(Rogue::new(address_of(world.plan.hosts), targets, deeds, rng.fork()));
-            world.agenda.add(world.now, Happening::Rogue);
+            world.rogue = Some(Rogue::new(address_of(world.plan.hosts), targets, settings, rng.fork()));
+            world.agenda.add(world.now, WorldEvent::Rogue);
         }
         world
     }
 
-    /// Hosts and the rogue.
+    /// Number of hosts, the rogue included.
     fn nodes(&self) -> usize {
         self.plan.hosts + usize::from(self.plan.rogue.is_some())
     }
@@ -143,17 +142,17 @@ impl World {
     fn turn_after(&mut self, host: usize, delay_ns: u64) {
         if !std::mem::replace(&mut self.hosts[host].turn_due, true) {
             let at = self.now + Duration::from_nanos(delay_ns);
-            self.agenda.add(at.max(self.hosts[host].paused_until), Happening::Turn(host));
+            self.agenda.add(at.max(self.hosts[host].paused_until), WorldEvent::Turn(host));
         }
     }
 
-    /// Its timer: set anew only for what is earlier.
+    /// Queues a wake-up, unless an earlier one is queued.
     fn arm(&mut self, host: usize) {
         let Some(at) = self.hosts[host].wants_turn_at() else { return };
         let at = at.max(self.now);
         if self.hosts[host].armed.is_none_or(|armed| at < armed) {
             self.hosts[host].armed = Some(at);
-            self.agenda.add(at, Happening::Wake(host, at));
+            self.agenda.add(at, WorldEvent::Wake(host, at));
         }
     }
 
@@ -161,7 +160,7 @@ impl World {
         let mut frames = Vec::new();
         self.hosts[host].turn_due = false;
         self.hosts[host].turn(self.now, &mut self.slot, |frame| frames.push(frame.to_vec()));
-        self.tell_drops(host);
+        self.trace_drops(host);
         for frame in &frames {
             self.send(host, frame);
         }
@@ -175,22 +174,23 @@ impl World {
         self.arm(host);
     }
 
-    /// Why a host's stacks have dropped what came in this turn.
-    fn tell_drops(&mut self, host: usize) {
+    fn trace_drops(&mut self, host: usize) {
         for (stack, what) in self.hosts[host].rack.dropped() {
             let drop = Drop { now: self.now, host, stack, what };
-            if let Some(tell) = &mut self.trace {
-                tell(drop.line());
+            if let Some(trace) = &mut self.trace {
+                trace(drop.line());
             }
             self.last_drops.add(drop);
         }
     }
 
-    /// A stack sends a frame.
     fn send(&mut self, source: usize, frame: &[u8]) {
         self.packets += 1;
-        let seen =
-            if self.is_of_rogue(frame) { sniff(frame).map(|_| ()) } else { self.sniffer.see(frame, true) };
+        let seen = if self.is_of_rogue(frame) {
+            sniff(frame).map(|_| ())
+        } else {
+            self.sniffer.observe(frame, true)
+        };
         if let Err(why) = seen {
             self.oracle.borrow_mut().violation(why);
         }
@@ -203,7 +203,7 @@ impl World {
         self.rogue.is_some() && ends_of(frame).is_some_and(|(_, target)| !known(target))
     }
 
-    /// A frame is on its way.
+    /// Sends a frame over the paths to all hosts with its target address.
     fn carry(&mut self, source: usize, frame: &[u8]) {
         let digest = frame.chunks(8).fold(frame.len() as u64, |hash, chunk| {
             let mut word = [0; 8];
@@ -223,23 +223,22 @@ impl World {
                 self.path(source, target).send(now, frame, |arrival| arrivals.push((target, arrival)));
             }
         }
-        if let Some(tell) = &mut self.trace {
-            tell(line(self.now, frame, &arrivals));
+        if let Some(trace) = &mut self.trace {
+            trace(line(self.now, frame, &arrivals));
         }
         for (to, Arrival { at, frame, is_corrupt }) in arrivals {
-            self.agenda.add(at, Happening::Arrive { to, frame, is_damaged: is_corrupt });
+            self.agenda.add(at, WorldEvent::Arrive { to, frame, is_damaged: is_corrupt });
         }
     }
 
-    /// Those who keep no rules say something.
-    fn rogue_says(&mut self, frames: &[Vec<u8>]) {
+    fn send_rogue_frames(&mut self, frames: &[Vec<u8>]) {
         for frame in frames {
             self.rogue_frames += 1;
             self.carry(self.plan.hosts, frame);
         }
     }
 
-    /// Whoever has just sent something may find a forged answer, before the peer's.
+    /// May forge an answer to a frame, which arrives before the peer's.
     fn forge(&mut self, victim: usize, frame: &[u8]) {
         let Some(rogue) = &mut self.rogue else { return };
         if !rogue.forges() {
@@ -253,57 +252,57 @@ impl World {
         let Some(forged) = rogue.forge(seen.target, seen.source, them, us) else { return };
         self.sniffer.forged(&forged);
         self.rogue_frames += 1;
-        if let Some(tell) = &mut self.trace {
-            tell(format!("{} forged", line(self.now, &forged, &[])));
+        if let Some(trace) = &mut self.trace {
+            trace(format!("{} forged", line(self.now, &forged, &[])));
         }
         self.hosts[victim].arrive(forged, false);
         self.turn_after(victim, 0);
     }
 
-    fn happen(&mut self, what: Happening) {
+    fn handle(&mut self, what: WorldEvent) {
         match what {
-            Happening::Arrive { to, frame, .. } if to == self.plan.hosts => {
-                let said = self.rogue.as_mut().map_or(Vec::new(), |rogue| rogue.hear(&frame));
-                self.rogue_says(&said);
+            WorldEvent::Arrive { to, frame, .. } if to == self.plan.hosts => {
+                let frames = self.rogue.as_mut().map_or(Vec::new(), |rogue| rogue.handle_frame(&frame));
+                self.send_rogue_frames(&frames);
             }
-            Happening::Rogue => {
+            WorldEvent::Rogue => {
                 let now = self.now;
                 let Some(rogue) = self.rogue.as_mut().filter(|rogue| rogue.next_at.is_some()) else { return };
-                let said = rogue.act(now);
+                let frames = rogue.act(now);
                 if let Some(at) = rogue.next_at {
-                    self.agenda.add(at, Happening::Rogue);
+                    self.agenda.add(at, WorldEvent::Rogue);
                 }
-                self.rogue_says(&said);
+                self.send_rogue_frames(&frames);
             }
-            Happening::Arrive { to, frame, is_damaged } => {
+            WorldEvent::Arrive { to, frame, is_damaged } => {
                 self.hosts[to].arrive(frame, is_damaged);
                 let delay = self.rng.range(0, self.plan.turn_delay_ns);
                 self.turn_after(to, delay);
             }
-            Happening::Turn(host) => self.turn(host),
-            Happening::Wake(host, at) => {
+            WorldEvent::Turn(host) => self.turn(host),
+            WorldEvent::Wake(host, at) => {
                 if self.hosts[host].armed == Some(at) {
                     self.hosts[host].armed = None;
-                    // The clock may have been set: then it is not due, and armed again after the turn.
+                    // After a change of the clock the timer may not be due; the turn queues the next wake-up.
                     self.turn_after(host, 0);
                 }
             }
-            Happening::Fault => {
+            WorldEvent::Fault => {
                 if !self.is_calm {
                     let lasts = self.fault();
                     self.next_fault(lasts * QUIET_FACTOR);
                 }
             }
-            Happening::Mend(source, target) => self.path(source, target).is_cut = false,
+            WorldEvent::Mend(source, target) => self.path(source, target).is_cut = false,
         }
     }
 
     fn next_fault(&mut self, rest: Duration) {
         let at = self.now + rest + Duration::from_nanos(self.rng.scale(1_000_000, self.plan.fault_ns_max));
-        self.agenda.add(at, Happening::Fault);
+        self.agenda.add(at, WorldEvent::Fault);
     }
 
-    /// Somebody is cut off, or stands still, or a path is another from now on. For how long nothing gets on.
+    /// Cuts a path, pauses a host, or changes a path or a clock. Returns how long connections are blocked.
     fn fault(&mut self) -> Duration {
         self.faults += 1;
         let hosts = self.plan.hosts as u64;
@@ -340,14 +339,13 @@ impl World {
     fn cut(&mut self, source: usize, target: usize, lasts: Duration) {
         let path = self.path(source, target);
         if !std::mem::replace(&mut path.is_cut, true) {
-            self.agenda.add(self.now + lasts, Happening::Mend(source, target));
+            self.agenda.add(self.now + lasts, WorldEvent::Mend(source, target));
         }
     }
 
-    /// The last look.
     pub(crate) fn finish(&mut self) {
         self.oracle.borrow_mut().all_ended();
-        let left = self.left();
+        let left = self.leftovers();
         let checks = self.hosts.iter().filter_map(|host| host.check(self.rogue.is_some()).err());
         for what in left.into_iter().chain(checks) {
             self.oracle.borrow_mut().violation(what);
@@ -363,7 +361,7 @@ impl World {
     }
 }
 
-/// Where a host is, and whom it talks to: the others.
+/// A host's addresses, and the listeners of the other hosts.
 fn place(host: usize, hosts: usize) -> Place {
     let end = |host, port| SocketAddr::from((address_of(host), port));
     let others = (0..hosts).filter(|other| *other != host);
@@ -371,11 +369,10 @@ fn place(host: usize, hosts: usize) -> Place {
         own: end(host, 0),
         listeners: [end(host, PORT), end(host, GATED_PORT)],
         targets: others.flat_map(|other| [end(other, PORT), end(other, GATED_PORT)]).collect(),
-        strangers: vec![end(hosts, 0)],
+        rogues: vec![end(hosts, 0)],
     }
 }
 
-/// Of a host.
 fn listeners(host: usize) -> [SocketAddr; 2] {
     [PORT, GATED_PORT].map(|port| SocketAddr::from((address_of(host), port)))
 }
@@ -383,10 +380,10 @@ fn listeners(host: usize) -> [SocketAddr; 2] {
 impl Stormy for World {
     fn step(&mut self) -> bool {
         let before = self.packets;
-        for _ in 0..HAPPENINGS_PER_STEP {
+        for _ in 0..EVENTS_PER_STEP {
             let Some((at, what)) = self.agenda.take() else { return false };
             self.now = self.now.max(at);
-            self.happen(what);
+            self.handle(what);
             if self.packets > before {
                 break;
             }
@@ -396,25 +393,25 @@ impl Stormy for World {
 
     fn calm_down(&mut self) {
         self.is_calm = true;
-        let said = self.rogue.as_mut().map_or(Vec::new(), Rogue::calm_down);
-        self.rogue_says(&said);
+        let frames = self.rogue.as_mut().map_or(Vec::new(), Rogue::calm_down);
+        self.send_rogue_frames(&frames);
         for path in &mut self.paths {
             path.conditions = path.conditions.calm();
             path.is_cut = false;
         }
         for host in 0..self.hosts.len() {
             let now = self.hosts[host].clock.read(self.now);
-            self.hosts[host].meddled.program.calm_down(now);
+            self.hosts[host].program.inner.calm_down(now);
             self.hosts[host].rack.moves.end();
             self.hosts[host].paused_until = self.now;
             self.turn_after(host, 0);
         }
     }
 
-    fn left(&self) -> Vec<String> {
+    fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
         for (index, host) in self.hosts.iter().enumerate() {
-            let (connections, known) = (host.rack.connections(), host.meddled.program.open());
+            let (connections, known) = (host.rack.connections(), host.program.inner.open());
             if connections > 0 || known > 0 {
                 left.push(format!(
                     "host {index} has {connections} connections, its program {known}: something has not ended"
@@ -425,12 +422,12 @@ impl Stormy for World {
     }
 
     fn progress(&self) -> u64 {
-        let opened: u64 = self.hosts.iter().map(|host| host.meddled.program.opened).sum();
+        let opened: u64 = self.hosts.iter().map(|host| host.program.inner.opened).sum();
         let open: usize = self.hosts.iter().map(|host| host.rack.connections()).sum();
         (self.oracle.borrow().progress() + opened).wrapping_sub(open as u64)
     }
 
-    fn went_wrong(&self) -> bool {
+    fn has_violations(&self) -> bool {
         !self.oracle.borrow().violations().is_empty()
     }
 

@@ -1,5 +1,5 @@
-//! Whole helper scenes on the stack: plain clients, helpers with gates, a server, each on a stack of its own. A helper dies
-//! and comes back with nothing; what was acknowledged to a client is with the server (PostMan §4.2).
+//! Helper scenes on the stack: plain clients, helpers with gates, and a server, each on its own stack. Helpers die
+//! and restart without state; what was acknowledged to a client must be with the server (PostMan §4.2).
 
 mod node;
 mod world;
@@ -10,11 +10,11 @@ use super::run::Report;
 use crate::storm::{Stormy, storm_and_calm};
 use world::World;
 
-/// After the storm something must make progress within this virtual time: longer than any timer.
+/// Bound of the virtual time without progress after the storm: longer than any timer.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(600);
 
-/// Runs a scene from a seed: about `packets` frames of storm, then calm. `is_hasty`, a canary: helpers acknowledge before
-/// the server did.
+/// Runs a scene from a seed: about `packets` frames of storm, then calm. `is_hasty`, a canary: helpers without gates
+/// acknowledge before the server does.
 pub fn run(seed: u64, packets: u64, is_hasty: bool) -> Report {
     let mut world = World::new(seed, is_hasty);
     storm_and_calm(&mut world, packets, PROGRESS_WITHIN);

@@ -1,4 +1,4 @@
-//! One host of a scene: its stack, and what runs on it.
+//! One host of a scene: its stack and application.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,6 @@ use crate::network::AddressBook;
 use crate::relay::clients::Clients;
 use crate::relay::server::Server;
 
-/// What runs on a host.
 pub(super) enum Actor {
     Server(Box<Server>),
     /// With the addresses of their connections.
@@ -18,7 +17,7 @@ pub(super) enum Actor {
     Helper(Box<Relay>),
 }
 
-/// Frames that wait for a host, at most.
+/// Bound of a host's receive queue, frames.
 const INBOX_MAX: usize = 1_000;
 
 pub(super) struct Node {
@@ -40,7 +39,6 @@ impl Node {
         }
     }
 
-    /// All that is there, and what is to be sent.
     pub(super) fn turn(&mut self, now: Time, slot: &mut Vec<u8>, mut sends: impl FnMut(&[u8])) {
         let (stack, inbox) = (&mut self.stack, &mut self.inbox);
         match &mut self.actor {

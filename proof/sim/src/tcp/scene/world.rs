@@ -1,4 +1,4 @@
-//! Everything that happens in a scene.
+//! The world of a scene: handles all events in order of time.
 
 use std::cell::RefCell;
 use std::net::SocketAddrV4;
@@ -30,10 +30,10 @@ use crate::tcp::path::{Conditions, Path};
 
 const CLIENTS: usize = 1;
 const FIRST_HELPER: usize = 2;
-/// Where helpers take plain clients, and links; where the server does.
+/// Ports for plain clients and for links; the server has only the second one.
 const PORTS: [u16; 2] = [11_211, 11_411];
 
-enum Happening {
+enum WorldEvent {
     Arrive(usize, Vec<u8>),
     Turn(usize),
     Wake(usize, Time),
@@ -44,10 +44,10 @@ enum Happening {
 pub(super) struct World {
     now: Time,
     rng: Rng,
-    agenda: Agenda<Happening>,
-    /// Nothing: it is down.
+    agenda: Agenda<WorldEvent>,
+    /// `None`: the host is down.
     nodes: Vec<Option<Node>>,
-    /// When it is to be woken, and whether it has a turn.
+    /// Time of the queued wake-up, and whether a turn is queued.
     armed: Vec<Option<Time>>,
     has_turn: Vec<bool>,
     paths: Vec<Path>,
@@ -78,7 +78,7 @@ fn stack(rng: &mut Rng, node: usize, is_gated: bool) -> Settings {
     settings.recovery.rto_min = Duration::from_millis(rng.scale(5, 200));
     settings.initial_window = rng.scale(500, 65_535) as u16; // fits
     settings.delayed_ack = Duration::from_micros(rng.scale(100, 40_000));
-    // A link whose helper has died is found out.
+    // Detects links of dead helpers.
     settings.keep_alive =
         Some(KeepAlive { idle: Duration::from_secs(5), interval: Duration::from_secs(2), probes: 5 });
     settings
@@ -98,15 +98,15 @@ fn path(rng: &mut Rng, loss_ppm: u64) -> Conditions {
 impl World {
     pub(super) fn new(seed: u64, is_hasty: bool) -> World {
         let mut rng = Rng::new(seed);
-        let many = FIRST_HELPER + rng.range(1, 2) as usize; // few
+        let hosts = FIRST_HELPER + rng.range(1, 2) as usize; // few
         let loss_ppm = rng.pick(&[0, 1_000, 10_000, 50_000]);
         let oracle: Shared = Rc::new(RefCell::new(Oracle::new(false)));
         let mut relay = settings::of_helpers(&mut rng, true);
-        // Gates are opened by what servers tell to those who tell them of replies.
+        // Gates open by the server's acknowledgements, which helpers with `acknowledges_replies` get.
         for service in &mut relay.services {
             service.acknowledges_replies = true;
             if matches!(service.policy, PolicyKind::Algorithm1) {
-                // Literal, it waits for seconds after idle time.
+                // Algorithm 1 waits for seconds after an idle time.
                 let max_delay = Duration::from_nanos(rng.scale(10_000, 1_000_000));
                 service.policy = PolicyKind::Adaptive { max_delay, max_bytes: 1 << 16 };
             }
@@ -115,10 +115,10 @@ impl World {
             now: Time(1),
             agenda: Agenda::default(),
             nodes: Vec::new(),
-            armed: vec![None; many],
-            has_turn: vec![false; many],
+            armed: vec![None; hosts],
+            has_turn: vec![false; hosts],
             paths: Vec::new(),
-            stacks: (0..many).map(|node| stack(&mut rng, node, !is_hasty)).collect(),
+            stacks: (0..hosts).map(|node| stack(&mut rng, node, !is_hasty)).collect(),
             relay,
             crash_ns_max: rng.scale(100_000_000, 5_000_000_000),
             is_calm: false,
@@ -131,10 +131,10 @@ impl World {
             slot: Vec::new(),
             rng: rng.fork(),
         };
-        for _ in 0..many * many {
+        for _ in 0..hosts * hosts {
             world.paths.push(Path::new(path(&mut rng, loss_ppm), rng.fork()));
         }
-        for node in 0..many {
+        for node in 0..hosts {
             world.nodes.push(None);
             world.start(node);
         }
@@ -187,7 +187,7 @@ impl World {
     fn turn_soon(&mut self, node: usize) {
         if !std::mem::replace(&mut self.has_turn[node], true) {
             let delay = Duration::from_nanos(self.rng.range(0, 50_000));
-            self.agenda.add(self.now + delay, Happening::Turn(node));
+            self.agenda.add(self.now + delay, WorldEvent::Turn(node));
         }
     }
 
@@ -200,7 +200,7 @@ impl World {
         let at = node.poll_timeout().map(|at| at.max(self.now));
         if let Some(at) = at.filter(|at| self.armed[index].is_none_or(|armed| *at < armed)) {
             self.armed[index] = Some(at);
-            self.agenda.add(at, Happening::Wake(index, at));
+            self.agenda.add(at, WorldEvent::Wake(index, at));
         }
         for frame in &frames {
             self.send(index, frame);
@@ -213,12 +213,12 @@ impl World {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
         let Ok((header, _)) = ethernet::Header::parse(frame) else { return };
-        let many = self.nodes.len();
-        for target in (0..many).filter(|target| *target != source) {
+        let hosts = self.nodes.len();
+        for target in (0..hosts).filter(|target| *target != source) {
             if header.target == Mac::BROADCAST || header.target == mac_of(address_of(target)) {
                 let agenda = &mut self.agenda;
-                self.paths[source * many + target].send(self.now, frame, |arrival| {
-                    agenda.add(arrival.at, Happening::Arrive(target, arrival.frame));
+                self.paths[source * hosts + target].send(self.now, frame, |arrival| {
+                    agenda.add(arrival.at, WorldEvent::Arrive(target, arrival.frame));
                 });
             }
         }
@@ -226,10 +226,10 @@ impl World {
 
     fn next_crash(&mut self) {
         let at = self.now + Duration::from_nanos(self.rng.scale(20_000_000, self.crash_ns_max));
-        self.agenda.add(at, Happening::Crash);
+        self.agenda.add(at, WorldEvent::Crash);
     }
 
-    /// A helper dies, with all that it has.
+    /// Ends a helper with all its state.
     fn crash(&mut self) {
         if self.is_calm {
             return;
@@ -239,7 +239,7 @@ impl World {
             self.crashes += 1;
             self.timeouts += dead.stack.counters().timeouts;
             let down = Duration::from_nanos(self.rng.scale(100_000, 1_000_000_000));
-            self.agenda.add(self.now + down, Happening::Restart(node));
+            self.agenda.add(self.now + down, WorldEvent::Restart(node));
         }
         self.next_crash();
     }
@@ -248,10 +248,9 @@ impl World {
         self.paths.iter().map(|path| path.lost).sum()
     }
 
-    /// The last look.
     pub(super) fn finish(&mut self) {
-        if !self.went_wrong() {
-            for what in self.left() {
+        if !self.has_violations() {
+            for what in self.leftovers() {
                 self.oracle.borrow_mut().violation(format!("after the storm there are still {what}"));
             }
             self.oracle.borrow_mut().all_ended();
@@ -267,23 +266,23 @@ impl Stormy for World {
             let Some((at, what)) = self.agenda.take() else { return false };
             self.now = self.now.max(at);
             match what {
-                Happening::Arrive(to, frame) => {
+                WorldEvent::Arrive(to, frame) => {
                     if let Some(node) = &mut self.nodes[to] {
                         node.arrive(frame);
                         self.turn_soon(to);
                     }
                 }
-                Happening::Turn(node) => self.turn(node),
-                Happening::Wake(node, at) if self.armed[node] == Some(at) => {
+                WorldEvent::Turn(node) => self.turn(node),
+                WorldEvent::Wake(node, at) if self.armed[node] == Some(at) => {
                     self.armed[node] = None;
                     self.turn_soon(node);
                 }
-                Happening::Wake(..) => {}
-                Happening::Crash => self.crash(),
-                Happening::Restart(node) => self.start(node),
+                WorldEvent::Wake(..) => {}
+                WorldEvent::Crash => self.crash(),
+                WorldEvent::Restart(node) => self.start(node),
             }
             if self.is_calm {
-                break; // somebody looks whether all is quiet
+                break; // the run checks for leftovers between steps
             }
         }
         true
@@ -298,7 +297,7 @@ impl Stormy for World {
         self.turn_soon(CLIENTS);
     }
 
-    fn left(&self) -> Vec<String> {
+    fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
         let mut note = |what: &str, count: usize| {
             if count > 0 {
@@ -312,7 +311,7 @@ impl Stormy for World {
                 Actor::Server(server) => note("connections at the server", server.connections()),
                 Actor::Clients(clients, _) => note("plain clients' connections", clients.open()),
                 Actor::Helper(relay) => {
-                    helpers::left(relay).into_iter().for_each(|(what, count)| note(what, count));
+                    helpers::leftovers(relay).into_iter().for_each(|(what, count)| note(what, count));
                 }
             }
         }
@@ -323,7 +322,7 @@ impl Stormy for World {
         self.oracle.borrow().progress()
     }
 
-    fn went_wrong(&self) -> bool {
+    fn has_violations(&self) -> bool {
         !self.oracle.borrow().violations().is_empty()
     }
 

@@ -1,5 +1,5 @@
-//! Somebody who has a helper's key, and says what others have said: before them, after them, twice, in any order. Nothing
-//! that is not proved is believed of a helper, so sessions must not care.
+//! An attacker with a helper's key who replays opening messages: before the original, after it, twice, in any order.
+//! Sessions must not be disturbed, because a server accepts from a helper only what is authenticated end to end.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,18 +18,16 @@ use super::check::Check;
 use super::copies;
 use crate::rng::Rng;
 
-/// Connections on its link, at most.
+/// Bound of connections on the attacker's link.
 const CONNECTIONS_MAX: usize = 10;
 
-/// The copyist's host.
-pub(crate) struct Copyist {
+pub(crate) struct Replayer {
     target: SocketAddr,
     key: Key,
     rng: Rng,
     copies: copies::Shared,
     books: Shared,
     link: Option<Link>,
-    /// When it says something next, or looks for a link.
     next_at: Time,
     is_calm: bool,
 }
@@ -38,36 +36,35 @@ struct Link {
     conn: Conn,
     end: Option<OpenerLink>,
     unsent: Unsent,
-    said: VecDeque<Said>,
+    replays: VecDeque<Replay>,
 }
 
-/// A connection on which something was said again.
-struct Said {
+/// A connection on which an opening message was replayed.
+struct Replay {
     id: Id,
     session: SessionId,
     is_closing: bool,
 }
 
-impl Copyist {
+impl Replayer {
     pub(crate) fn new(
         target: SocketAddr,
         key: Key,
         rng: Rng,
         copies: copies::Shared,
         books: Shared,
-    ) -> Copyist {
-        Copyist { target, key, rng, copies, books, link: None, next_at: Time::ZERO, is_calm: false }
+    ) -> Replayer {
+        Replayer { target, key, rng, copies, books, link: None, next_at: Time::ZERO, is_calm: false }
     }
 
-    /// It says nothing more.
     pub(crate) fn calm_down(&mut self) {
         self.is_calm = true;
         self.next_at = Time::ZERO;
     }
 
-    /// What it has not come to an end with.
+    /// The link and its connections that are open.
     pub(crate) fn open(&self) -> usize {
-        self.link.as_ref().map_or(0, |link| 1 + link.said.len())
+        self.link.as_ref().map_or(0, |link| 1 + link.replays.len())
     }
 
     fn work<T: Transport>(&mut self, now: Time, out: &mut T) {
@@ -75,7 +72,8 @@ impl Copyist {
             if !self.is_calm
                 && let Ok(conn) = out.connect(now, self.target)
             {
-                self.link = Some(Link { conn, end: None, unsent: Unsent::default(), said: VecDeque::new() });
+                self.link =
+                    Some(Link { conn, end: None, unsent: Unsent::default(), replays: VecDeque::new() });
             }
             return;
         };
@@ -87,27 +85,27 @@ impl Copyist {
         let Some(end) = link.end.as_mut().filter(|end| end.is_established()) else { return };
         let copies = self.copies.borrow();
         match self.rng.below(4) {
-            // Something besides, where the first words were said: be they refused or not.
-            0 if !link.said.is_empty() => {
-                let said = &link.said[self.rng.below(link.said.len() as u64) as usize];
-                if let Some(control) = copies.said_by_client(said.session, &mut self.rng)
-                    && !said.is_closing
+            // A control message behind the replayed opening message, which may have been refused.
+            0 if !link.replays.is_empty() => {
+                let replay = &link.replays[self.rng.below(link.replays.len() as u64) as usize];
+                if let Some(control) = copies.from_client(replay.session, &mut self.rng)
+                    && !replay.is_closing
                 {
-                    end.relay_control(said.id, control);
+                    end.relay_control(replay.id, control);
                 }
             }
             1 => {
-                if let Some(said) = link.said.iter_mut().find(|said| !said.is_closing) {
-                    said.is_closing = true;
-                    end.relay_control(said.id, Control::Close(CloseReason::Lost));
+                if let Some(replay) = link.replays.iter_mut().find(|replay| !replay.is_closing) {
+                    replay.is_closing = true;
+                    end.relay_control(replay.id, Control::Close(CloseReason::Lost));
                 }
             }
             _ => {
-                if link.said.len() < CONNECTIONS_MAX
-                    && let Some((session, words)) = copies.words(&mut self.rng)
-                    && let Ok(id) = end.open_relayed(words)
+                if link.replays.len() < CONNECTIONS_MAX
+                    && let Some((session, opening)) = copies.opening(&mut self.rng)
+                    && let Ok(id) = end.open_relayed(opening)
                 {
-                    link.said.push_back(Said { id, session, is_closing: false });
+                    link.replays.push_back(Replay { id, session, is_closing: false });
                 }
             }
         }
@@ -123,7 +121,7 @@ impl Copyist {
     }
 
     fn data<T: Transport>(&mut self, now: Time, bytes: &[u8], out: &mut T) {
-        let Some(Link { conn, end: Some(end), said, .. }) = &mut self.link else { return };
+        let Some(Link { conn, end: Some(end), replays, .. }) = &mut self.link else { return };
         let mut scratch = Scratch::new();
         let mut input = end.unseal(now, bytes, &mut scratch);
         loop {
@@ -133,7 +131,7 @@ impl Copyist {
                 Ok(None) => return,
                 Err(error) => {
                     if error != LinkError::HandshakeTimeout {
-                        let what = format!("the copyist's link: {error}");
+                        let what = format!("the replayer's link: {error}");
                         self.books.borrow_mut().violation(Check::Rules, what);
                     }
                     out.abort(*conn);
@@ -144,20 +142,20 @@ impl Copyist {
             match control {
                 Control::Refused(_) => {
                     self.books.borrow_mut().copies_refused += 1;
-                    said.retain(|said| said.id != id);
+                    replays.retain(|replay| replay.id != id);
                     end.release_relayed(id);
                 }
                 Control::Close(_) => {
-                    if said.iter().any(|said| said.id == id && !said.is_closing) {
+                    if replays.iter().any(|replay| replay.id == id && !replay.is_closing) {
                         end.relay_control(id, Control::Close(CloseReason::Lost));
                     }
-                    said.retain(|said| said.id != id);
+                    replays.retain(|replay| replay.id != id);
                     end.release_relayed(id);
                 }
                 Control::Resumed(answer) => {
                     self.books.borrow_mut().copies_taken += 1;
-                    if let Some(said) = said.iter().find(|said| said.id == id) {
-                        self.copies.borrow_mut().of_server(said.session, Control::Resumed(answer));
+                    if let Some(replay) = replays.iter().find(|replay| replay.id == id) {
+                        self.copies.borrow_mut().keep_from_server(replay.session, Control::Resumed(answer));
                     }
                 }
                 _ => {}
@@ -166,7 +164,7 @@ impl Copyist {
     }
 }
 
-impl Application for Copyist {
+impl Application for Replayer {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         match event {
             Event::Opened { .. } => {

@@ -1,4 +1,4 @@
-//! What a server's links bring: first words, bytes and control messages of sessions.
+//! The server's input from its links: opening messages, bytes and control messages of sessions.
 
 use std::net::SocketAddr;
 
@@ -50,7 +50,7 @@ impl Server {
             ServerEvent::Drain { .. } => {}
             ServerEvent::Forbidden { client, .. } if is_attacker(client) => {}
             ServerEvent::Session { id, kind, client, opening } => {
-                self.first_words(now, conn, link, (id, kind, client, opening));
+                self.open_session(now, conn, link, (id, kind, client, opening));
             }
             ServerEvent::Carried { id, bytes } => {
                 let Some(&session) = link.carried.get(&id.0) else { return };
@@ -76,11 +76,11 @@ impl Server {
                 }
             }
             ServerEvent::CarriedControl { id, control } => self.control(now, conn, link, id, control),
-            other => self.wrong(format!("the server hears {other:?}")),
+            other => self.wrong(format!("the server receives {other:?}")),
         }
     }
 
-    fn first_words(
+    fn open_session(
         &mut self,
         now: Time,
         conn: Conn,
@@ -88,11 +88,11 @@ impl Server {
         (id, kind, client, opening): (Id, Kind, SocketAddr, Opening),
     ) {
         let Some(role) = link.end.role() else { return };
-        let words = OpeningMessage { carrier: (conn, id), kind, client, opening };
+        let message = OpeningMessage { carrier: (conn, id), kind, client, opening };
         if kind == Kind::Reconnect && self.plants(Canary::FalseGone, 4) {
             return link.end.refuse(id, RefuseReason::Gone);
         }
-        let opened = self.port.open(now, &self.config.ring, &words, role);
+        let opened = self.port.open(now, &self.config.ring, &message, role);
         match opened {
             Opened::New { session, ref answer } => {
                 if let Control::Resumed(answer) = answer {
@@ -102,7 +102,7 @@ impl Server {
                     }
                 }
                 link.carried.insert(id.0, session);
-                let app = App::new(opening.session, self.rude_in_1000, &mut self.rng);
+                let app = App::new(opening.session, self.early_ends_in_1000, &mut self.rng);
                 self.known.insert(session, Known { id: opening.session, app: Some(app) });
                 self.busy.insert(session);
             }
@@ -125,7 +125,7 @@ impl Server {
                 }
             }
             Opened::Refused(RefuseReason::Gone) => {
-                self.books.borrow_mut().server_says_gone(now, opening.session);
+                self.books.borrow_mut().server_answers_gone(now, opening.session);
                 if self.canary == Some(Canary::FalseOver)
                     && kind == Kind::Reconnect
                     && self.books.borrow().has_closed_in_order(opening.session)
@@ -154,7 +154,7 @@ impl Server {
         }
     }
 
-    /// The session's application, as long as it has not closed. Something happened to it.
+    /// The session's application, unless it has closed; marks the session as busy.
     fn app(&mut self, session: SessionHandle) -> Option<&mut App> {
         self.busy.insert(session);
         self.known.get_mut(&session)?.app.as_mut()
@@ -176,7 +176,7 @@ impl Server {
         }
     }
 
-    /// The mistake is in what is delivered, not in the count of it.
+    /// Delivers bytes twice or wrongly for a canary, and leaves the application's count of unread bytes as it was.
     fn receive_wrongly(&mut self, session: SessionHandle, bytes: &[u8]) {
         self.receive(session, bytes);
         if let Some(app) = self.app(session) {
@@ -220,7 +220,7 @@ impl Server {
     }
 }
 
-/// The answer of a server that has received all that the client has sent.
+/// A forged answer that confirms every byte that the client has sent.
 fn false_over(opening: &Opening) -> Control {
     let Position { sent, received, .. } = opening.position;
     let position = Position { sent: received, received: sent, credit: u64::MAX, finish_received: false };

@@ -1,4 +1,4 @@
-//! How clients behave, and the settings that their sessions are drawn with.
+//! How clients behave, and the settings of their sessions.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,32 +7,30 @@ use spillway_session::{Pace, Patience, SessionSettings, StreamLimits};
 
 use crate::rng::Rng;
 
-/// Longer than any run: a client with this patience does not give its session up.
+/// Longer than any run.
 const NEVER: Duration = Duration::from_secs(1_000_000);
 
-/// How clients behave.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manners {
-    /// At a time.
+pub(crate) struct ClientBehaviour {
+    /// Clients at a time.
     pub(crate) clients_max: usize,
-    /// Of a thousand, how many reset their session early.
-    pub(crate) rude_in_1000: u64,
-    /// Of a thousand, how many close in order as soon as they have written all, and await no reply.
-    pub(crate) hasty_in_1000: u64,
-    /// Of each end of a session.
+    /// Clients, of a thousand, that reset their session early.
+    pub(crate) early_ends_in_1000: u64,
+    /// Clients, of a thousand, that close in order as soon as they have written all, and await no reply.
+    pub(crate) early_closes_in_1000: u64,
+    /// Bounds of each end of a session.
     pub(crate) limits: StreamLimits,
-    /// The longest that a client waits for a sign of life.
+    /// Longest timeout without a sign of life from the carrier.
     pub(crate) patience_max: Duration,
-    /// Of a thousand turns of a client, how many make it move for no reason.
-    pub(crate) whims_in_1000: u64,
-    /// The most that a client writes, bytes.
+    /// Turns of a client, of a thousand, at which it moves without a reason.
+    pub(crate) random_moves_in_1000: u64,
+    /// Maximum that a client writes, bytes.
     pub(crate) bytes_max: u64,
-    /// Some clients give their session up when nothing has carried it for a while.
+    /// Some clients give their session up when no carrier has worked for a while.
     pub(crate) some_give_up: bool,
 }
 
-impl Manners {
-    /// Of one more session.
+impl ClientBehaviour {
     pub(crate) fn settings(&self, server: SocketAddr, rng: &mut Rng) -> SessionSettings {
         let longest = self.patience_max.as_nanos() as u64; // less than a minute
         let ceiling = rng.scale(500_000, longest);

@@ -1,4 +1,4 @@
-//! What a relay's world is like, drawn from its seed.
+//! The parameters of a relay's world, drawn from its seed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,41 +15,39 @@ use crate::relay::settings;
 use crate::rng::Rng;
 use crate::weather::Weather;
 
-/// What a world is like, drawn from its seed.
 #[derive(Clone, Debug)]
-pub(crate) struct Climate {
+pub(crate) struct WorldConfig {
     pub(crate) weather: Weather,
     pub(crate) helpers: usize,
     pub(crate) relay: Config,
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) clients_max: usize,
-    pub(crate) rude_in_1000: u64,
-    /// No faults: every polite stream must complete.
+    pub(crate) early_ends_in_1000: u64,
+    /// No faults: every stream whose ends intend it must complete.
     pub(crate) calm: bool,
     pub(crate) fault_ns_max: u64,
     pub(crate) attack: Option<Attack>,
-    /// Somebody on the path of the helpers' links alters them.
+    /// An attacker on the path of the helpers' links alters segments.
     pub(crate) is_altered: bool,
-    /// What helpers should keep to; where a fault is planted, they are told nothing of it.
+    /// Bounds that helpers must keep; a helper with a planted fault does not know them.
     pub(crate) unauthenticated: Bounds,
 }
 
-/// Draws one.
 pub(crate) fn drawn(
     rng: &mut Rng,
-    of_attack: &mut Rng,
-    of_alterer: &mut Rng,
+    attack_rng: &mut Rng,
+    alterer_rng: &mut Rng,
     canary: Option<Canary>,
-) -> Climate {
+) -> WorldConfig {
     let calm = canary.is_some() || rng.chance(1, 4);
     let mut weather = Weather::drawn(rng, calm);
     if canary == Some(Canary::ReadFlooders) {
-        // So that much comes, and little of the answers is with the transport.
+        // Much input, and few of its answers in the transport's queue.
         weather = Weather { queue_bytes_max: 2_000, ..Weather::calm() };
     }
     let mut ring = KeyRing::new();
     ring.accept(Role::Helper, helper_key());
-    // Half of the worlds have windows so wide that only the links hold anybody up.
+    // In half of the worlds windows are so wide that only links limit a stream.
     let wide = canary != Some(Canary::ForgetCredit) && rng.chance(1, 2);
     let window = if wide { 256 * 1024 } else { rng.scale(16, 4096) as u32 };
     let limits = Limits {
@@ -72,16 +70,16 @@ pub(crate) fn drawn(
         relay.services.iter_mut().for_each(|service| service.acknowledges_replies = true);
     }
     let attack = match canary {
-        Some(Canary::KeepStrangers) => Some(Attack::OF_STRANGERS),
-        Some(Canary::ReadFlooders) => Some(Attack::OF_FLOODERS),
+        Some(Canary::KeepStrangers) => Some(Attack::WITHOUT_KEY),
+        Some(Canary::ReadFlooders) => Some(Attack::FLOODING),
         Some(_) => None,
-        None => Attack::drawn(of_attack),
+        None => Attack::drawn(attack_rng),
     };
-    let unauthenticated = attackers::drawn_bounds(of_attack, attack, canary.is_some());
+    let unauthenticated = attackers::drawn_bounds(attack_rng, attack, canary.is_some());
     relay.unauthenticated =
         if canary == Some(Canary::KeepStrangers) { attackers::NO_BOUNDS } else { unauthenticated };
-    let is_altered = canary == Some(Canary::UnsealedLinks) || !calm && of_alterer.chance(1, 3);
-    Climate {
+    let is_altered = canary == Some(Canary::UnsealedLinks) || !calm && alterer_rng.chance(1, 3);
+    WorldConfig {
         attack,
         is_altered,
         unauthenticated,
@@ -90,26 +88,27 @@ pub(crate) fn drawn(
         relay,
         server: Arc::new(server),
         clients_max: rng.scale(4, 120) as usize,
-        rude_in_1000: if calm { rng.pick(&[0, 100]) } else { 100 },
+        early_ends_in_1000: if calm { rng.pick(&[0, 100]) } else { 100 },
         calm,
         fault_ns_max: rng.scale(5_000_000, 200_000_000),
     }
 }
 
-/// Faults lose connections, and only an alterer alters bytes, of links alone; and all but attackers keep to the protocol. `has_been_full`: the
-/// helper may have had as many clients as it may have when it said this.
-pub(crate) fn is_suspicious(notice: Notice, climate: &Climate, has_been_full: bool) -> bool {
-    let bounds = climate.unauthenticated;
+/// Whether a helper's notice is a violation. Faults lose connections, only an alterer changes bytes, and only on
+/// links; all but attackers keep to the protocol. `has_been_full`: the helper may have had `clients_max` clients when
+/// it gave the notice.
+pub(crate) fn is_suspicious(notice: Notice, config: &WorldConfig, has_been_full: bool) -> bool {
+    let bounds = config.unauthenticated;
     match notice {
         Notice::ClientCut { client, .. } | Notice::ClientRefused { client, .. } if is_attacker(client) => {
             false
         }
-        Notice::LinkDown { why: LinkDown::Link(_), .. } if climate.is_altered => false,
+        Notice::LinkDown { why: LinkDown::Link(_), .. } if config.is_altered => false,
         Notice::LinkDown { why: LinkDown::Link(error), .. } => error != LinkError::HandshakeTimeout,
         Notice::ClientCut { why, .. } => !matches!(why, Cut::Memory(_)),
         Notice::ClientRefused { why: Refusal::Handshake(error), .. } => error != LinkError::HandshakeTimeout,
-        // An attack is too small for the shipped bounds to be reached. In a full helper, clients that have yet to
-        // authenticate make room for others.
+        // An attack is too small to reach the shipped bounds. A full helper closes unauthenticated clients for new
+        // ones.
         Notice::ClientRefused { why: Refusal::Crowded, .. } => bounds == Bounds::DEFAULT && !has_been_full,
         Notice::ClientRefused { why, .. } => {
             matches!(why, Refusal::Address | Refusal::NotItsOwnAddress | Refusal::OtherServer)

@@ -1,4 +1,4 @@
-//! What a world of sessions is like, drawn from its seed.
+//! The parameters of a world of sessions, drawn from its seed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,58 +10,56 @@ use spillway_relay::Config;
 use spillway_session::{StreamLimits, TableLimits};
 
 use super::canary::Canary;
-use super::manners::Manners;
+use super::client_behaviour::ClientBehaviour;
 use crate::attackers::{self, Attack};
 use crate::names::{client_key, helper_key};
 use crate::relay::settings;
 use crate::rng::Rng;
 use crate::weather::Weather;
 
-/// A record of a link holds up to 16 KiB until it is complete. Where helpers have hardly more memory than one, and no other
-/// way is known, a session never gets its bytes across. A real helper has 1 MiB at least.
+/// A record holds up to 16 KiB until it is complete: a session whose only route is a helper with less memory than a
+/// few records would never end. A real helper has at least 1 MiB.
 const HELPER_MEMORY_MIN: usize = 128 * 1024;
 
-/// What may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Faults {
-    /// Nothing, but clients move at whim.
+    /// No faults; clients still move at random.
     None,
-    /// Whatever a session survives: nobody may be told *gone*.
+    /// Faults that every session survives: no client may learn that its session is *gone*.
     Survivable,
-    /// The server is restarted, too, and its table is full, or waits for nobody for long.
+    /// Restarts of the server, too, and servers with small tables and short timeouts.
     All,
 }
 
-/// What is chosen once for a world.
-pub(crate) struct Climate {
+pub(crate) struct WorldConfig {
     pub(crate) weather: Weather,
-    pub(crate) manners: Manners,
+    pub(crate) behaviour: ClientBehaviour,
     pub(crate) relay: Config,
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) table: TableLimits,
-    /// Of a thousand sessions, how many the server's application closes early.
-    pub(crate) rude_in_1000: u64,
+    /// Sessions, of a thousand, that the server's application closes early.
+    pub(crate) early_ends_in_1000: u64,
     pub(crate) helpers: usize,
     pub(crate) faults: Faults,
     pub(crate) fault_ns_max: u64,
-    /// A way that carries nothing does so for at most this.
+    /// Longest time for which a direction between two hosts carries nothing, nanoseconds.
     pub(crate) silence_ns_max: u64,
-    /// Most faults are clients' carriers that are slow for a while, and are left while they still carry something.
-    pub(crate) is_restless: bool,
-    /// Of a thousand faults, how many more restart the server.
+    /// Most faults stall carriers of clients, which then abandon carriers that still deliver.
+    pub(crate) mostly_stalls: bool,
+    /// Faults, of a thousand, that are changed to a restart of the server.
     pub(crate) restarts_in_1000: u64,
-    /// Somebody on the way keeps copies of what is said, and says it again.
+    /// An attacker records control messages and replays them.
     pub(crate) is_copied: bool,
-    /// Every host's clock is another.
+    /// Every host has its own clock rate.
     pub(crate) clocks_differ: bool,
     pub(crate) attack: Option<Attack>,
-    /// What servers and helpers should keep to; where a fault is planted, the server is told nothing of it.
+    /// Bounds that servers and helpers must keep; the server with a planted fault does not know them.
     pub(crate) unauthenticated: Bounds,
 }
 
-impl Climate {
-    /// Where a fault is planted the weather is such that it shows: much moves, and bounds are met.
-    pub(crate) fn drawn(rng: &mut Rng, of_attack: &mut Rng, canary: Option<Canary>) -> Climate {
+impl WorldConfig {
+    /// A planted fault is given the parameters under which it shows: many moves, and bounds that are reached.
+    pub(crate) fn drawn(rng: &mut Rng, attack_rng: &mut Rng, canary: Option<Canary>) -> WorldConfig {
         let faults = match canary {
             Some(Canary::GoneFurther | Canary::FalseOver) => Faults::All,
             Some(_) => Faults::Survivable,
@@ -71,7 +69,7 @@ impl Climate {
         let clients_max = rng.scale(if canary.is_some() { 8 } else { 2 }, 60) as usize;
         let is_tight = matches!(canary, Some(Canary::KeepMore | Canary::TakeMore | Canary::ForgetCredit));
         let tight = StreamLimits { window_bytes: 1_000, kept_bytes_max: 1_000 };
-        // So that something is always under way.
+        // Small windows keep bytes in flight.
         let busy = StreamLimits { window_bytes: 8_000, kept_bytes_max: 8_000 };
         let table = TableLimits {
             sessions_max: if is_harsh { rng.pick(&[clients_max, 10_000]) } else { 10_000 },
@@ -85,13 +83,13 @@ impl Climate {
             ..TableLimits::default()
         };
         let at_clients = if canary.is_some() { busy } else { stream(rng) };
-        // Where little fits at a time, much takes for ever.
+        // Small buffers pass few bytes per round trip, so sessions are short.
         let least = |limits: StreamLimits| limits.kept_bytes_max.min(limits.window_bytes as usize) as u64;
         let bytes_max = (least(table.stream).min(least(at_clients)) * 300).min(300_000);
-        let manners = Manners {
+        let behaviour = ClientBehaviour {
             clients_max,
-            rude_in_1000: rng.pick(&[0, 50]),
-            hasty_in_1000: match canary {
+            early_ends_in_1000: rng.pick(&[0, 50]),
+            early_closes_in_1000: match canary {
                 Some(Canary::ForgetLast | Canary::FalseOver) => 500,
                 _ => rng.pick(&[0, 100]),
             },
@@ -100,22 +98,22 @@ impl Climate {
                 Some(_) => 5_000_000,
                 None => rng.scale(2_000_000, 500_000_000),
             }),
-            whims_in_1000: if canary.is_some() { 20 } else { rng.pick(&[0, 1, 20]) },
+            random_moves_in_1000: if canary.is_some() { 20 } else { rng.pick(&[0, 1, 20]) },
             some_give_up: is_harsh && canary.is_none(),
             bytes_max: if canary.is_some() { 100_000 } else { rng.scale(100, bytes_max) },
         };
         let calm = faults != Faults::All;
         let attack = match canary {
-            Some(Canary::KeepStrangers) => Some(Attack::OF_STRANGERS),
-            Some(Canary::ReadFlooders) => Some(Attack::OF_FLOODERS),
+            Some(Canary::KeepStrangers) => Some(Attack::WITHOUT_KEY),
+            Some(Canary::ReadFlooders) => Some(Attack::FLOODING),
             Some(_) => None,
-            None => Attack::drawn(of_attack),
+            None => Attack::drawn(attack_rng),
         };
-        let unauthenticated = attackers::drawn_bounds(of_attack, attack, canary.is_some());
-        Climate {
-            // Where a fault is planted much happens in few steps, to those who have much under way.
+        let unauthenticated = attackers::drawn_bounds(attack_rng, attack, canary.is_some());
+        WorldConfig {
+            // A planted fault must show within few steps.
             weather: if canary.is_some() { Weather::calm() } else { Weather::drawn(rng, calm) },
-            manners,
+            behaviour,
             relay: {
                 let drawn = settings::of_helpers(rng, calm);
                 let memory_bytes_max = drawn.memory_bytes_max.max(HELPER_MEMORY_MIN);
@@ -123,7 +121,7 @@ impl Climate {
             },
             server: server(rng),
             table,
-            rude_in_1000: rng.pick(&[0, 50]),
+            early_ends_in_1000: rng.pick(&[0, 50]),
             helpers: rng.range(1, 3) as usize,
             faults,
             fault_ns_max: match canary {
@@ -132,7 +130,7 @@ impl Climate {
                 None => rng.scale(5_000_000, 200_000_000),
             },
             silence_ns_max: if canary.is_some() { 10_000_000 } else { 500_000_000 },
-            is_restless: canary.is_some(),
+            mostly_stalls: canary.is_some(),
             restarts_in_1000: if canary == Some(Canary::FalseOver) { 300 } else { 0 },
             is_copied: canary.is_some() || rng.chance(1, 2),
             clocks_differ: rng.chance(3, 4),
@@ -144,12 +142,12 @@ impl Climate {
 
 fn stream(rng: &mut Rng) -> StreamLimits {
     StreamLimits {
-        window_bytes: rng.scale(16, 256 * 1024) as u32, // fits
+        window_bytes: rng.scale(16, 256 * 1024) as u32,
         kept_bytes_max: rng.scale(16, 256 * 1024) as usize,
     }
 }
 
-/// From some milliseconds to so many seconds.
+/// From 20 ms to `seconds`.
 fn at_most(rng: &mut Rng, seconds: u64) -> Duration {
     Duration::from_nanos(rng.scale(20_000_000, seconds * 1_000_000_000))
 }
