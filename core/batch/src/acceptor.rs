@@ -15,8 +15,7 @@ use crate::limits::CONTROL_BYTES_MAX;
 use crate::overhead::Overhead;
 use crate::records::{Encryption, Records, Scratch};
 
-/// Capacity, in bytes, up to which empty buffers are kept: a helper has thousands of library clients, most of them
-/// idle.
+/// Capacity of empty buffers that are kept, in bytes: a helper has thousands of library clients, most of them idle.
 const SPARE_BYTES_MAX: usize = 1024;
 
 /// An event of an accepted link.
@@ -71,9 +70,8 @@ enum Stage {
 }
 
 impl Acceptor {
-    /// A link that was just accepted. Its opener must authenticate before `deadline`, and may send `credit` bytes of
-    /// requests
-    /// after each *connect*.
+    /// A link that was just accepted. `deadline`: of its authentication. `credit`: bytes of requests that may follow
+    /// each *connect*.
     pub fn new(
         encryption: Encryption,
         credit: u32,
@@ -115,7 +113,6 @@ impl Acceptor {
         }
     }
 
-    /// Whether the peer may open sessions.
     fn carries_sessions(&self) -> bool {
         matches!(self.stage, Stage::Established { version } if version >= SESSIONS_SINCE)
     }
@@ -155,7 +152,6 @@ impl Acceptor {
         event
     }
 
-    /// Advances the handshake until the opener has authenticated or more input is needed.
     fn handshake(
         &mut self,
         now: Time,
@@ -240,8 +236,7 @@ impl Acceptor {
         }
     }
 
-    /// Forwards a piece of a reply. Consecutive pieces of one connection share a frame, so that little header data
-    /// accumulates for a client that does not read.
+    /// Forwards a piece of a reply. Consecutive pieces share a frame, so that few headers wait for a slow client.
     pub fn data(&mut self, id: Id, bytes: &[u8]) {
         self.overhead.carried(bytes.len());
         self.assembler.data(Kind::Reply, id, bytes);
@@ -290,10 +285,8 @@ impl Acceptor {
         self.records.as_ref()?.incomplete_since()
     }
 
-    /// Call every 5 s while a record is incomplete. `may_read`: the driver reads the socket.
-    ///
-    /// # Errors
-    /// [`LinkError::RecordTimeout`]: the rest of the record did not arrive. Close the link.
+    /// Call every 5 s while a record is incomplete; `may_read`: the driver reads the socket. Fails with
+    /// [`LinkError::RecordTimeout`] if the rest did not arrive: close the link.
     pub fn handle_record_timeout(&mut self, now: Time, may_read: bool) -> Result<(), LinkError> {
         self.records.as_mut().map_or(Ok(()), |records| records.handle_timeout(now, may_read))
     }

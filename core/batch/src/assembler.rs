@@ -1,5 +1,3 @@
-//! Gathers frames into a batch.
-
 use spillway_transport::Chunk;
 use spillway_wire::session::Acknowledge;
 use spillway_wire::{Control, HEADER_BYTES, Header, Id, Kind, PAYLOAD_BYTES_MAX};
@@ -17,7 +15,6 @@ pub struct Assembler {
     /// The last frame, while it can be extended.
     open: Option<OpenFrame>,
     messages: u64,
-    /// Bytes of control messages in the batch.
     control_bytes: usize,
     taken: u64,
     /// Bytes of the preamble at the front. They are never sealed.
@@ -115,9 +112,8 @@ impl Assembler {
         self.control_bytes += self.batch.len() - before;
     }
 
-    /// Appends a relayed control message. It replaces an older *credit* or *acknowledge* of the same connection in the
-    /// batch, so a peer that repeats them cannot make the batch grow: it holds at most one *credit* and two
-    /// *acknowledge* for each connection.
+    /// Appends a relayed control message, in place of an older *credit* or *acknowledge* of the same connection: a peer
+    /// that repeats them adds at most one *credit* and two *acknowledge* to a batch.
     pub(crate) fn update(&mut self, id: Id, control: Control, updates: &mut Updates) {
         if updates.batch != self.taken + 1 {
             *updates = Updates { batch: self.taken + 1, ..Updates::default() };
@@ -152,7 +148,6 @@ impl Assembler {
         }
     }
 
-    /// Overwrites a control message with another one of the same length.
     fn replace(&mut self, at: usize, id: Id, control: Control) {
         let buffer = self.batch.buffer();
         let end = buffer.len();
@@ -161,7 +156,6 @@ impl Assembler {
         buffer.truncate(end);
     }
 
-    /// Bytes of control messages that wait in the batch.
     pub(crate) fn control_bytes(&self) -> usize {
         self.control_bytes
     }

@@ -33,7 +33,6 @@ pub(crate) struct Batching {
 }
 
 impl Batching {
-    /// `pending_bytes_max`: see [`Limits`](crate::Limits).
     pub(crate) fn new(kind: Kind, policy: Box<dyn Policy>, pending_bytes_max: usize) -> Batching {
         Batching {
             kind,
@@ -50,12 +49,10 @@ impl Batching {
         }
     }
 
-    /// Keeps statistics of its batches from now on.
     pub(crate) fn keep_statistics(&mut self) {
         self.statistics.get_or_insert_default();
     }
 
-    /// See [`Assembler::keep_at_most`].
     pub(crate) fn keep_at_most(&mut self, bytes: usize) {
         self.assembler.keep_at_most(bytes);
     }
@@ -75,14 +72,12 @@ impl Batching {
         self.asked(id, before);
     }
 
-    /// Appends a relayed connection's frame.
     pub(crate) fn frame(&mut self, id: Id, bytes: &[u8], last: bool) {
         let before = self.assembler.messages();
         self.assembler.frame(self.kind, id, bytes, !last);
         self.asked(id, before);
     }
 
-    /// Records the messages that were added since `messages_before`.
     fn asked(&mut self, id: Id, messages_before: u64) {
         if self.kind == Kind::Request {
             self.round_trips.asked(id, self.assembler.messages() - messages_before);
@@ -93,17 +88,14 @@ impl Batching {
         self.assembler.control(id, control);
     }
 
-    /// See [`Assembler::update`].
     pub(crate) fn update(&mut self, id: Id, control: Control, updates: &mut Updates) {
         self.assembler.update(id, control, updates);
     }
 
-    /// Bytes that wait to be sent.
     pub(crate) fn pending(&self) -> usize {
         self.assembler.len()
     }
 
-    /// Bytes of data that may still be gathered.
     pub(crate) fn free(&self) -> usize {
         self.pending_bytes_max.saturating_sub(self.assembler.len())
     }
@@ -116,17 +108,14 @@ impl Batching {
         self.assembler.is_empty()
     }
 
-    /// Bytes of control messages among what waits.
     pub(crate) fn control_bytes(&self) -> usize {
         self.assembler.control_bytes()
     }
 
-    /// Bytes of memory that buffers take.
     pub(crate) fn held(&self) -> usize {
         self.assembler.held()
     }
 
-    /// The id is reused for a new connection.
     pub(crate) fn opened(&mut self, id: Id) {
         self.round_trips.opened(id);
     }
@@ -199,7 +188,6 @@ impl Batching {
         self.assembler.recycle(chunk);
     }
 
-    /// Fills in the counters of what was sent.
     pub(crate) fn count_in(&self, counters: LinkCounters) -> LinkCounters {
         LinkCounters {
             batches_sent: self.batches_sent,

@@ -23,7 +23,6 @@ pub(crate) struct Connection {
     is_carrier: bool,
 }
 
-/// Which ends have closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closed {
     Nobody,
@@ -33,7 +32,6 @@ enum Closed {
     Both,
 }
 
-/// Result of closing at this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClosedHere {
     /// Reason to send to the peer.
@@ -42,7 +40,6 @@ pub(crate) struct ClosedHere {
     pub(crate) is_over: bool,
 }
 
-/// Result of the peer's *close*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClosedThere {
     /// The connection was open until now: the application needs an event.
@@ -56,7 +53,6 @@ impl Connection {
         Connection::with(Outgoing::new(limit), Incoming::new(u64::from(window)))
     }
 
-    /// A connection that carries a session.
     pub(crate) fn carrier() -> Connection {
         Connection { is_carrier: true, ..Connection::with(Outgoing::new(u64::MAX), Incoming::unlimited()) }
     }
@@ -72,7 +68,6 @@ impl Connection {
         }
     }
 
-    /// Sets the client's address.
     pub(crate) fn of(self, client: SocketAddr) -> Connection {
         Connection { client: Some(client), ..self }
     }
@@ -107,13 +102,11 @@ impl Connection {
         matches!(self.closed, Closed::There | Closed::Both)
     }
 
-    /// Whether to take acknowledgements of the client's TCP. After our own close, kept replies remain until the helper
-    /// closes too.
+    /// After our own close, kept replies remain until the helper closes, so acknowledgements still count.
     pub(crate) fn takes_acknowledgements(&self) -> bool {
         self.is_open() || (self.outgoing.is_keeping() && self.broken.is_none())
     }
 
-    /// The peer broke a rule.
     pub(crate) fn break_off(&mut self, reason: CloseReason) {
         self.broken = Some(reason);
     }
@@ -128,7 +121,6 @@ impl Connection {
         Some(ClosedHere { reason: self.broken.unwrap_or(reason), is_over: self.closed == Closed::Both })
     }
 
-    /// The peer closes.
     pub(crate) fn closed_there(&mut self) -> ClosedThere {
         let was_open = self.is_open();
         self.closed = if self.is_closed_here() { Closed::Both } else { Closed::There };

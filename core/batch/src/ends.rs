@@ -61,7 +61,6 @@ impl Ends {
         }
     }
 
-    /// Bytes of memory that buffers take: output that waits, and an incomplete record.
     pub(crate) fn held(&self) -> usize {
         self.batching.held() + self.receiving.held()
     }
@@ -76,7 +75,6 @@ impl Ends {
         })
     }
 
-    /// Number of connections that have not ended.
     pub(crate) fn connections(&self) -> usize {
         self.connections.len()
     }
@@ -160,7 +158,6 @@ impl Ends {
         None
     }
 
-    /// Whether `poll_room` may return a connection.
     pub(crate) fn has_room(&self) -> bool {
         !self.room.is_empty()
     }
@@ -182,8 +179,7 @@ impl Ends {
         Ok(())
     }
 
-    /// As [`consumed`](Self::consumed), limited to the bytes received: `bytes` may belong to an earlier connection with
-    /// this id.
+    /// As `consumed`, but at most the bytes received: `bytes` may belong to an earlier connection with this id.
     pub(crate) fn consumed_at_most(&mut self, id: Id, bytes: usize) {
         if let Some(connection) = self.get(id) {
             let most = usize::try_from(connection.incoming.unconsumed()).unwrap_or(usize::MAX);
@@ -212,7 +208,6 @@ impl Ends {
         closed.is_over
     }
 
-    /// Takes a batch if the policy says that one is due.
     #[must_use]
     pub(crate) fn poll_transmit(&mut self, now: Time) -> Option<Chunk> {
         let batch = self.batching.poll_transmit(now, self.receiving.records())?;
@@ -220,7 +215,6 @@ impl Ends {
         Some(batch)
     }
 
-    /// Takes all that waits as one batch.
     pub(crate) fn flush(&mut self, now: Time) -> Option<Chunk> {
         let batch = self.batching.flush(now, self.receiving.records())?;
         self.unblock();
@@ -236,13 +230,11 @@ impl Ends {
         }
     }
 
-    /// Counts received data.
     pub(crate) fn relayed(&mut self, bytes: usize, last: bool) {
         self.messages_received += u64::from(last);
         self.bytes_received += bytes as u64;
     }
 
-    /// Counts a frame of an unknown connection.
     pub(crate) fn stray(&mut self) {
         self.strays += 1;
     }
@@ -356,7 +348,6 @@ impl Ends {
         if run.is_empty() { found } else { RunOutcome::Run(run) }
     }
 
-    /// Counts the frame as received if it may be forwarded unchanged.
     fn take_frame(&mut self, header: &Header) -> bool {
         let bytes = usize::from(header.length);
         let Some(connection) = self.get_mut(header.id) else { return false };
@@ -371,14 +362,12 @@ impl Ends {
         may
     }
 
-    /// Requests of this connection were received: acknowledge them at the end of the input.
     pub(crate) fn acknowledge_later(&mut self, id: Id) {
         if self.get_mut(id).is_some_and(|connection| connection.incoming.mark_acknowledge_due()) {
             self.acknowledges_due.push(id);
         }
     }
 
-    /// Sends all acknowledgements that are due.
     pub(crate) fn send_acknowledges(&mut self) {
         while let Some(id) = self.acknowledges_due.pop() {
             let Some(connection) = self.get_mut(id) else { continue };

@@ -1,5 +1,3 @@
-//! Errors of links.
-
 use core::fmt;
 
 use spillway_auth::Altered;
@@ -7,8 +5,7 @@ use spillway_wire::preamble::{KeyId, PreambleError, Role, Verdict};
 use spillway_wire::record::RecordLength;
 use spillway_wire::{DisassembleError, Id, Kind};
 
-/// A fatal error of a link. Send what still waits for transmission, which may inform the peer; then close the
-/// connection.
+/// A fatal error of a link. Send what still waits, which may inform the peer; then close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkError {
     /// The peer's first bytes are not a link's preamble.

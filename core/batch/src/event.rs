@@ -1,5 +1,3 @@
-//! Events of a server's end of a link, and the information about a connection.
-
 use core::net::SocketAddr;
 
 use spillway_wire::preamble::{KeyId, Role};
@@ -20,8 +18,7 @@ pub enum ServerEvent<'a> {
         /// The key with which the peer authenticated.
         key: KeyId,
     },
-    /// A client connects: answer with [`ServerLink::accept`] or [`ServerLink::refuse`], now or later. The client's
-    /// requests may arrive before the answer.
+    /// A client connects: answer with [`ServerLink::accept`] or [`ServerLink::refuse`]. Requests may come before that.
     Connect {
         /// The new virtual connection.
         id: Id,
@@ -37,8 +34,7 @@ pub enum ServerEvent<'a> {
         /// The rule that the address breaks.
         why: Forbidden,
     },
-    /// Bytes from a client, within its window. Keep them until the application has read them, then call
-    /// [`ServerLink::consumed`].
+    /// Bytes from a client, within its window. Call [`ServerLink::consumed`] when the application has read them.
     Data {
         /// The virtual connection.
         id: Id,

@@ -1,7 +1,5 @@
 //! Forwarding without disassembly (PostMan §4.2, "Further optimization"): a server that only forwards requests, such as
-//! a leader or a proxy, takes a batch's data frames as one run of bytes, headers included, and returns replies the same
-//! way.
-//!
+//! a leader or a proxy, takes data frames as one run of bytes, headers included, and returns replies the same way.
 //! Control messages and sessions come as events: a session's bytes belong to a stream that outlives the connection in
 //! the header.
 
@@ -19,8 +17,7 @@ use crate::server::ServerLink;
 /// What a server that forwards requests receives on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received<'a> {
-    /// Unchanged data frames of clients, headers included: at least one, all complete. Call [`ServerLink::forwarded`]
-    /// after forwarding them.
+    /// Complete, unchanged data frames, headers included; not empty. Call [`ServerLink::forwarded`] after forwarding.
     Run(&'a [u8]),
     /// Any event except [`ServerEvent::Data`].
     Event(ServerEvent<'a>),
@@ -40,11 +37,8 @@ impl ServerLink {
         }
     }
 
-    /// As [`decompose`](Self::decompose), but requests come unchanged: [`Received::Run`] instead of
-    /// [`ServerEvent::Data`]. Sessions come as events.
-    ///
-    /// An incomplete frame stays in `input`: put it in front of the bytes that are received next. This method and
-    /// `decompose` may be mixed on one link if the caller does so.
+    /// As [`decompose`](Self::decompose), but with [`Received::Run`] instead of [`ServerEvent::Data`]. An incomplete
+    /// frame stays in `input`: put it in front of the next bytes received. Then both methods may be mixed on one link.
     pub fn decompose_run<'a>(
         &mut self,
         now: Time,

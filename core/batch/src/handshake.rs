@@ -63,7 +63,6 @@ impl Gather {
     }
 }
 
-/// A link's parameters from the server's welcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settled {
     pub(crate) version: u8,
@@ -90,7 +89,6 @@ struct Welcomed {
     prologue: [u8; PROLOGUE_BYTES],
 }
 
-/// Result of the opener's side.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) settled: Settled,
@@ -192,7 +190,6 @@ struct Proving {
     exchange: Option<Exchange>,
 }
 
-/// One step of the server's side.
 #[derive(Debug)]
 pub(crate) enum Accepted {
     NeedsInput,
@@ -232,7 +229,6 @@ impl Accepting {
         message - self.gather.held.len()
     }
 
-    /// Whether the opener has named an accepted key. Its proof is still missing.
     pub(crate) fn has_named_key(&self) -> bool {
         self.proving.is_some()
     }

@@ -1,5 +1,3 @@
-//! Distributions of batches' sizes and delays, cheap enough to be kept always.
-
 /// Buckets with an upper bound; one more counts the values beyond the last bound.
 const BOUNDS_MAX: usize = 16;
 
@@ -60,8 +58,7 @@ pub struct Batches {
     pub messages: Histogram,
     /// Bytes of each batch.
     pub bytes: Histogram,
-    /// Delay that batching added: time from the turn of a batch's first message until the batch was taken, in
-    /// nanoseconds.
+    /// Delay added by batching, from the turn of a batch's first message until the batch was taken, in nanoseconds.
     pub delay_ns: Histogram,
 }
 

@@ -8,7 +8,6 @@ use alloc::vec::Vec;
 
 use spillway_wire::Id;
 
-/// Ids on one page.
 const PAGE: usize = 64;
 
 #[derive(Clone, Debug)]
@@ -72,8 +71,7 @@ impl<T> IdTable<T> {
         self.pages.get_mut(page)?.as_mut()?.entries[entry].as_mut()
     }
 
-    /// Sets an id's value and returns the previous one. The caller must bound ids: the table grows by 8 bytes for each
-    /// 64 ids below this one.
+    /// Sets a value and returns the previous one. Bound ids before: the table grows by 8 bytes for each 64 ids below.
     pub fn insert(&mut self, id: Id, value: T) -> Option<T> {
         let (page, entry) = place(id);
         if self.pages.len() <= page {
@@ -119,7 +117,6 @@ impl<T> IdTable<T> {
         })
     }
 
-    /// Bytes that the table has allocated.
     #[cfg(test)]
     fn allocated(&self) -> usize {
         let pages = self.pages.iter().flatten().count();

@@ -1,8 +1,6 @@
-//! Replies to plain clients, kept until the client's own TCP has acknowledged them to the helper.
-//!
-//! A plain client has no session: replies that its helper received and the client did not are lost if the helper fails.
-//! If a helper asks for it, the server keeps those bytes, so that another helper could continue from the client's
-//! offset.
+//! Replies to plain clients, kept until the client's TCP has acknowledged them to the helper. A plain client has no
+//! session: replies that only its helper has received are lost if the helper fails. If a helper asks for it, the server
+//! keeps them, so that another helper could continue from the client's offset.
 
 use alloc::collections::VecDeque;
 
@@ -17,7 +15,6 @@ pub(crate) struct Kept {
     bytes_max: usize,
 }
 
-/// An acknowledgement of bytes that were never sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NeverSent;
 
@@ -36,7 +33,6 @@ impl Kept {
         Kept { bytes: VecDeque::new(), acknowledged: sent, bytes_max }
     }
 
-    /// Bytes that may still be kept.
     pub(crate) fn room(&self) -> usize {
         self.bytes_max.saturating_sub(self.bytes.len())
     }

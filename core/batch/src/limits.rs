@@ -1,11 +1,8 @@
-//! Bounds and counters of links.
-
 use core::time::Duration;
 
 use spillway_wire::preamble::Role;
 
-/// Capacity, in bytes, up to which a client's link keeps empty buffers, at both ends: a server or a sidecar has
-/// thousands of these links.
+/// Capacity of empty buffers that a client's link keeps, in bytes: servers and sidecars have thousands of these links.
 pub(crate) const CLIENT_SPARE_BYTES_MAX: usize = 8 * 1024;
 
 /// Bytes of control messages that may wait for transmission before a link is read no more. A peer that causes answers
@@ -20,11 +17,9 @@ pub const CLIENT_CONNECTIONS_MAX: u32 = 16;
 pub struct Limits {
     /// Bytes of each connection that may be received and not yet consumed.
     pub window_bytes: u32,
-    /// Bytes that may wait for transmission before `compose` takes no more. Control messages come on top: see
-    /// [`CONTROL_BYTES_MAX`].
+    /// Bytes that may wait for transmission; control messages come on top, see [`CONTROL_BYTES_MAX`].
     pub pending_bytes_max: usize,
-    /// Maximal number of virtual connections on a helper's link. A client's link has at most
-    /// [`CLIENT_CONNECTIONS_MAX`].
+    /// Maximal number of virtual connections on a helper's link; [`CLIENT_CONNECTIONS_MAX`] on a client's.
     pub connections_max: u32,
     /// At a server's end: bytes of each plain connection's replies that may wait for the client's TCP to acknowledge
     /// them, if the helper reports acknowledgements. 0: replies are not kept.

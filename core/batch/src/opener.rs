@@ -1,5 +1,3 @@
-//! The opening end of a link: a helper's or a library client's.
-
 mod verbs;
 
 use alloc::boxed::Box;
@@ -36,8 +34,7 @@ pub struct OpenerLink {
     handshake_deadline: Time,
     ends: Ends,
     ids: IdPool,
-    /// Relayed connections by id. This end assigns ids densely, so the table is as long as the most connections at one
-    /// time.
+    /// Relayed connections by id. Ids are dense: the table is as long as the most connections at one time.
     relayed: Vec<Option<Updates>>,
     /// [`unseal`](Self::unseal) completed the handshake; [`decompose`](Self::decompose) has yet to return the event.
     found_established: bool,
@@ -93,17 +90,16 @@ impl OpenerLink {
         self.open_own(client, server, self.window_bytes, false)
     }
 
-    /// As [`open`](Self::open), and asks the server to keep replies until they are [acknowledged](Self::acknowledge).
-    /// The request is an *acknowledge* before *connect*, so that the first reply is kept too. It is not sent to a
-    /// server of a version without sessions.
+    /// As [`open`](Self::open), and asks the server to keep replies until they are [acknowledged](Self::acknowledge):
+    /// by an *acknowledge* before *connect*, so that the first reply is kept too. Not sent to versions without
+    /// sessions.
     pub fn open_kept(&mut self, client: SocketAddr, server: Option<SocketAddr>) -> Result<Id, OpenError> {
         self.open_own(client, server, self.window_bytes, self.carries_sessions())
     }
 
-    /// Reports to the server that the client's own TCP has acknowledged replies up to this offset. Call it also after
-    /// the server has closed, until this end closes. If the connection was not opened with
-    /// [`open_kept`](Self::open_kept), the first call asks the server to keep replies from now on. Nothing is sent to a
-    /// server of a version without sessions.
+    /// Reports that the client's TCP has acknowledged replies up to this offset; also after the server has closed,
+    /// until this end closes. Without [`open_kept`](Self::open_kept) the first call asks the server to keep replies
+    /// from now on. Not sent to versions without sessions.
     pub fn acknowledge(&mut self, id: Id, through: u64) {
         if self.carries_sessions() && self.ends.get(id).is_some_and(Connection::may_control) {
             self.send_acknowledge(id, through);
@@ -182,9 +178,8 @@ impl OpenerLink {
         self.ends.batching.frame(id, bytes, last);
     }
 
-    /// Forwards a control message of a relayed connection. A batch carries only the latest *credit* and *acknowledge*
-    /// of each connection. A server of an older link version would end the whole link at a message of sessions, so
-    /// these messages are not forwarded to it.
+    /// Forwards a control message of a relayed connection. A batch carries only its latest *credit* and *acknowledge*.
+    /// A server of a version without sessions gets no message of sessions, because it would end the whole link.
     pub fn relay_control(&mut self, id: Id, control: Control) {
         let control = match control {
             _ if !control.is_of_sessions() || self.carries_sessions() => control,
@@ -197,8 +192,7 @@ impl OpenerLink {
         }
     }
 
-    /// Frees the id of a relayed connection. Call it when *close* was relayed in both directions, or the connection was
-    /// refused.
+    /// Frees a relayed connection's id, after *close* was relayed in both directions or the connection was refused.
     pub fn release_relayed(&mut self, id: Id) {
         if self.relayed[id.0 as usize].take().is_some() {
             self.ids.release(id);
@@ -361,7 +355,6 @@ impl OpenerLink {
         }
     }
 
-    /// A control message that is not allowed on this connection.
     fn disallowed<'a>(&mut self, id: Id, control: Control) -> Option<OpenerEvent<'a>> {
         event_of(id, self.ends.incoming_disallowed(id), OpenerEvent::RelayedControl { id, control })
     }
@@ -401,8 +394,7 @@ impl OpenerLink {
         self.ends.receiving.held()
     }
 
-    /// Whether [`compose`](Self::compose) takes nothing because too much waits. The caller must then hold back relayed
-    /// frames, which are not bounded here.
+    /// Whether too much waits: [`compose`](Self::compose) takes nothing, and the caller must hold relayed frames back.
     pub fn is_full(&self) -> bool {
         self.ends.batching.is_full()
     }

@@ -1,5 +1,3 @@
-//! Configuration and events of a link's opening end.
-
 use spillway_auth::Key;
 use spillway_wire::preamble::Role;
 use spillway_wire::{CloseReason, Control, Id, RefuseReason};
@@ -65,8 +63,7 @@ pub enum OpenerEvent<'a> {
         /// The virtual connection.
         id: Id,
     },
-    /// The server has closed the connection, or broken a rule. Answer with [`OpenerLink::close`]: only that frees the
-    /// id.
+    /// The server has closed the connection, or broken a rule: answer with [`OpenerLink::close`], which frees the id.
     Closed {
         /// The virtual connection.
         id: Id,

@@ -20,8 +20,7 @@ const fn nanoseconds(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// What one peer has sent beyond its allowance. While that is too much the peer is not read, so TCP's flow control
-/// slows this peer alone.
+/// What one peer has sent beyond its allowance. Above the limit it is not read, so TCP slows this peer alone.
 #[derive(Debug, Default)]
 pub(crate) struct Overhead {
     /// When the allowance covers all bytes received. Lies in the past for nearly all peers.
@@ -73,7 +72,6 @@ impl Allowance {
         self.paused_until
     }
 
-    /// Ends the pause when it is over.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         self.paused_until = self.paused_until.filter(|until| *until > now);
     }

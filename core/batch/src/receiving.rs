@@ -19,7 +19,6 @@ pub(crate) struct Receiving {
 }
 
 impl Receiving {
-    /// Bytes received from now on are encrypted.
     pub(crate) fn encrypt(&mut self, channel: Channel) {
         self.records = Some(Records::new(channel));
     }
@@ -28,7 +27,6 @@ impl Receiving {
         self.records.is_some()
     }
 
-    /// The records that seal outgoing batches, if the link is encrypted.
     pub(crate) fn records(&mut self) -> Option<&mut Records> {
         self.records.as_deref_mut()
     }
@@ -38,8 +36,7 @@ impl Receiving {
         self.error = Some(error);
     }
 
-    /// Opens bytes received after the handshake; a link that is not encrypted gets them back unchanged. `is_failed`:
-    /// returns nothing.
+    /// Opens bytes received after the handshake; plain bytes are returned unchanged. `is_failed`: returns nothing.
     pub(crate) fn unseal<'a>(
         &mut self,
         now: Time,
@@ -56,12 +53,10 @@ impl Receiving {
         opened
     }
 
-    /// Fails if `input` is sealed.
     pub(crate) fn check_opened(&self, input: &[u8]) -> Result<(), LinkError> {
         self.records.as_ref().map_or(Ok(()), |records| records.are_opened(input))
     }
 
-    /// Counts opened bytes as decomposed.
     #[inline]
     pub(crate) fn took(&mut self, bytes: usize) {
         if let Some(records) = &mut self.records {
@@ -69,27 +64,21 @@ impl Receiving {
         }
     }
 
-    /// Takes the next piece off the front of the input.
     #[inline]
     pub(crate) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Piece<'a>>, LinkError> {
         Ok(self.disassembler.next(input)?)
     }
 
-    /// Whether the next byte begins a frame.
     #[inline]
     pub(crate) fn is_between_frames(&self) -> bool {
         self.disassembler.is_between_frames()
     }
 
-    /// Call when all received bytes are decomposed.
-    ///
-    /// # Errors
-    /// The error that [`unseal`](Self::unseal) or the handshake found.
+    /// Call when all received bytes are decomposed: returns the error that `unseal` or the handshake found.
     pub(crate) fn end(&mut self) -> Result<(), LinkError> {
         self.error.take().map_or(Ok(()), Err)
     }
 
-    /// Bytes of memory that an incomplete record takes.
     pub(crate) fn held(&self) -> usize {
         self.records.as_ref().map_or(0, |records| records.held())
     }

@@ -60,16 +60,14 @@ impl Scratch {
     }
 }
 
-/// Longest time for one record to arrive. A sender hands a record of at most 16 KiB to its TCP as a whole, so a slower
-/// record was held back by the peer or on the path. Without this limit the receiver would hold the record's memory for
-/// ever.
+/// Longest time for a record to arrive. A sender gives a record of at most 16 KiB to its TCP as a whole, so a slower
+/// one was held back. Without a limit the receiver would hold its memory for ever.
 const RECORD_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// An incomplete record. It ends the link only if two checks, half of [`RECORD_TIME_MAX`] apart, find it incomplete:
 /// after a pause of the whole process the rest is in its socket, and is read between the two.
 #[derive(Clone, Copy, Debug)]
 struct Incomplete {
-    /// When its first bytes arrived.
     since: Time,
     check_at: Time,
     is_second_check: bool,
@@ -80,13 +78,11 @@ impl Incomplete {
         Incomplete { since: now, check_at: now + RECORD_TIME_MAX / 2, is_second_check: false }
     }
 
-    /// Schedules the next check.
     fn next_check(self, now: Time, is_second_check: bool) -> Incomplete {
         Incomplete { check_at: now + RECORD_TIME_MAX / 2, is_second_check, ..self }
     }
 }
 
-/// Both directions of an encrypted link.
 #[derive(Debug)]
 pub(crate) struct Records {
     channel: Channel,
@@ -185,18 +181,15 @@ impl Records {
         !self.cut.is_empty() || matches!(self.next, Part::Bytes(_))
     }
 
-    /// Bytes of memory that an incomplete record takes.
     pub(crate) fn held(&self) -> usize {
         self.cut.capacity()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next.
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.incomplete.map(|incomplete| incomplete.check_at)
     }
 
-    /// When the first bytes of the incomplete record arrived.
     pub(crate) fn incomplete_since(&self) -> Option<Time> {
         self.incomplete.map(|incomplete| incomplete.since)
     }
@@ -218,12 +211,10 @@ impl Records {
         if input.len() > self.unread { Err(LinkError::Sealed) } else { Ok(()) }
     }
 
-    /// Counts opened bytes as decomposed.
     pub(crate) fn took(&mut self, bytes: usize) {
         self.unread -= bytes.min(self.unread);
     }
 
-    /// Appends a batch as records.
     pub(crate) fn seal(&mut self, plain: &[u8], out: &mut Chunk) {
         self.channel.seal(plain, out.buffer());
     }

@@ -1,5 +1,3 @@
-//! Round trips of batches, from which policies learn: which clients asked in which batch, and when they were answered.
-
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -10,15 +8,13 @@ use spillway_wire::Id;
 /// Maximal number of batches whose reply is awaited. Replies to older ones are not measured.
 const BATCHES_MAX: usize = 1024;
 
-/// Batches sent and answered at a link's opening end.
 #[derive(Debug, Default)]
 pub(crate) struct RoundTrips {
     /// By id, up to the highest id that has sent a request.
     clients: Vec<Client>,
     /// Number of batches sent.
     sent: u64,
-    /// Batches whose first reply can be recognised and has not arrived, with the time of sending; the latest at the
-    /// end. Batches before an answered one are removed.
+    /// Unanswered batches whose first reply can be recognised, with their times; none is older than an answered one.
     awaited: VecDeque<(u64, Time)>,
     /// Whether a reply to the present batch could be recognised.
     is_recognisable: bool,
@@ -76,7 +72,6 @@ impl RoundTrips {
         };
     }
 
-    /// Messages of the present batch from clients that were not answered since the last batch was sent.
     pub(crate) fn fresh(&self) -> u64 {
         self.fresh
     }
@@ -86,7 +81,6 @@ impl RoundTrips {
         self.sent - self.perhaps_answered
     }
 
-    /// The present batch is sent.
     pub(crate) fn sent(&mut self, now: Time) {
         self.sent += 1;
         self.fresh = 0;

@@ -23,7 +23,6 @@ pub(crate) fn front(input: &[u8]) -> Front<'_> {
     }
 }
 
-/// The data frames of a run.
 pub(crate) fn frames(mut run: &[u8]) -> impl Iterator<Item = (Header, &[u8])> + '_ {
     core::iter::from_fn(move || {
         let Front::Frame { header, payload } = front(run) else { return None };
@@ -32,7 +31,6 @@ pub(crate) fn frames(mut run: &[u8]) -> impl Iterator<Item = (Header, &[u8])> + 
     })
 }
 
-/// Result of [`Ends::incoming_run`](crate::ends::Ends::incoming_run).
 pub(crate) enum RunOutcome<'a> {
     /// Complete frames, counted as received.
     Run(&'a [u8]),

@@ -57,8 +57,7 @@ pub struct ServerLink {
     keep_next: Option<Id>,
     /// [`unseal`](Self::unseal) completed the handshake; [`decompose`](Self::decompose) has yet to return the event.
     found_established: Option<(Role, KeyId)>,
-    /// `None` on a helper's link: it carries the control messages of thousands of clients, whose allowances the helper
-    /// checks.
+    /// `None` on a helper's link, which carries thousands of clients' control messages: the helper checks them.
     pub(crate) allowance: Option<Allowance>,
 }
 
@@ -193,8 +192,7 @@ impl ServerLink {
         Ok(event)
     }
 
-    /// `run`: where to put requests unchanged. If there are requests at the front, the result is `None` and `run` is
-    /// not empty.
+    /// `run`: where to put requests unchanged; if it is filled, the result is `None`.
     fn next_event<'a>(
         &mut self,
         now: Time,
@@ -497,8 +495,7 @@ impl ServerLink {
         [self.ends.batching.poll_timeout(), waited_for].into_iter().flatten().min()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next because a record is incomplete, or because
-    /// [reading](Self::may_read) pauses.
+    /// When to call [`handle_timeout`](Self::handle_timeout) for an incomplete record or a pause in reading.
     #[must_use]
     pub fn poll_read_timeout(&self) -> Option<Time> {
         let record = self.ends.receiving.poll_timeout();

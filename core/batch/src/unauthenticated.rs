@@ -83,12 +83,10 @@ impl Bounds {
     pub const DEFAULT: Bounds = Bounds { per_source: PER_SOURCE_MAX, total: TOTAL_MAX, young: YOUNG_MAX };
 }
 
-/// Connections whose peers have not authenticated yet, named by the caller. Each operation takes time logarithmic in
-/// their number.
+/// Connections that have yet to authenticate, named by the caller. Operations take logarithmic time.
 #[derive(Clone, Debug)]
 pub struct Unauthenticated<K> {
     bounds: Bounds,
-    /// By order of arrival, which is the key.
     entries: BTreeMap<u64, Entry<K>>,
     by_name: BTreeMap<K, u64>,
     groups: BTreeMap<Group, BTreeSet<u64>>,
@@ -134,8 +132,7 @@ impl<K> Unauthenticated<K> {
 }
 
 impl<K: Copy + Ord> Unauthenticated<K> {
-    /// A connection was accepted. If there is no room, returns the connection to be closed for it, which is removed
-    /// from the table already.
+    /// Adds a connection. If there is no room, removes and returns the one that must be closed for it.
     #[must_use = "the connection that is returned must be closed"]
     pub fn begin(&mut self, now: Time, peer: IpAddr, name: K) -> Option<K> {
         let source = Source::of(peer);
@@ -154,9 +151,8 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         self.first_to_go(now).is_some()
     }
 
-    /// Call when another table that holds these connections is full. Returns the connection to be closed, which is
-    /// removed from this table already. A peer that has named a key keeps its place for [`GRACE`], so that peers with a
-    /// key do not replace each other.
+    /// Makes room when another table with these connections is full: removes and returns the one that must be closed. A
+    /// peer that has named a key is safe for [`GRACE`], so that peers with a key do not replace each other.
     #[must_use = "the connection that is returned must be closed"]
     pub fn evict(&mut self, now: Time) -> Option<K> {
         let victim = self.first_to_go(now).and_then(|number| self.remove(number));
@@ -181,14 +177,12 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         }
     }
 
-    /// The peer has authenticated, or its connection has ended. Returns whether it was waiting; spurious calls are
-    /// harmless.
+    /// The peer has authenticated, or its connection has ended. Returns whether it waited; spurious calls are harmless.
     pub fn end(&mut self, name: K) -> bool {
         let number = self.by_name.get(&name).copied();
         number.and_then(|number| self.remove(number)).is_some()
     }
 
-    /// Number of the connection that is dropped for a new one of this source.
     fn victim(&self, now: Time, source: Source) -> Option<u64> {
         let (silent, named) = (self.group((source, Stage::Silent)), self.group((source, Stage::NamedKey)));
         let held = silent.map_or(0, BTreeSet::len) + named.map_or(0, BTreeSet::len);

@@ -1,5 +1,4 @@
-//! The allowance of a client for control messages and empty frames: in proportion to its data they are free, beyond
-//! that the client is read slowly.
+//! Allowances of clients: control messages and empty frames are free in proportion to data; more pauses reading.
 
 #[allow(dead_code, reason = "other test programs use the rest")]
 mod pair;

@@ -42,7 +42,6 @@ fn server_output(server: &mut ServerLink) -> Vec<u8> {
     server.flush(NOW).map_or(Vec::new(), |batch| batch.as_slice().to_vec())
 }
 
-/// Data that the server receives in these bytes, and the outcome.
 fn receive_at_server(server: &mut ServerLink, wire: &[u8]) -> (Vec<u8>, Result<(), LinkError>) {
     let (mut scratch, mut received) = (Scratch::new(), Vec::new());
     let mut input = server.unseal(NOW, wire, &mut scratch);
@@ -293,7 +292,6 @@ fn a_link_with_the_loopback_only_key_has_the_same_version_and_is_plain() {
     assert!(server.is_established() && !server.is_encrypted() && !opener.is_encrypted());
 }
 
-/// What an attacker on the path does to a stream.
 #[derive(Clone, Debug)]
 enum Alteration {
     Flip(prop::sample::Index, u8),
@@ -338,8 +336,7 @@ fn alteration() -> impl Strategy<Value = Alteration> {
 }
 
 proptest! {
-    /// However a stream of batches is altered and split, the server receives a prefix of it and then, at the latest
-    /// with the next bytes, an error.
+    /// The server receives a prefix of an altered stream and then, at the latest with the next bytes, an error.
     #[test]
     fn altered_streams_end_the_link_after_a_prefix(
         sizes in prop::collection::vec(1..3000_usize, 1..8),
@@ -378,7 +375,10 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_after_the_handshake_do_not_panic(junk in prop::collection::vec(any::<u8>(), 18..3000), cut in 1..100_usize) {
+    fn arbitrary_bytes_after_the_handshake_do_not_panic(
+        junk in prop::collection::vec(any::<u8>(), 18..3000),
+        cut in 1..100_usize,
+    ) {
         let (mut opener, mut server, _) = established();
         for piece in junk.chunks(cut) {
             if !receive_at_server(&mut server, piece).0.is_empty() || !receive_at_opener(&mut opener, piece).0.is_empty() {

@@ -279,7 +279,6 @@ fn a_drain_reaches_the_opener() {
     assert_eq!(pair.take_opener_events(), [Seen::Drain(1500)]);
 }
 
-/// A random operation on a pair.
 #[derive(Clone, Debug)]
 enum Step {
     Open,

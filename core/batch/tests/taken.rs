@@ -57,7 +57,6 @@ fn bytes_that_have_not_arrived_are_not_acknowledged() {
     let mut pair = Pair::plain(Limits::default());
     let id = open(&mut pair, 1);
     pair.opener.compose(id, &[7; 100]);
-    // The header and half of the bytes.
     let mut batch = pair.opener.flush(pair.now).unwrap();
     let mut input = &batch.as_slice()[..57];
     while pair.server.decompose(pair.now, &mut input).unwrap().is_some() {}

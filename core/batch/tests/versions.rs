@@ -25,7 +25,6 @@ fn emitted(control: Control) -> Vec<u8> {
     bytes
 }
 
-/// A server's end whose opener supports version 1 only.
 fn server_of_an_old_opener() -> ServerLink {
     let key = pair::helper_key();
     let (peer, local) = ("10.0.0.2:40000".parse().unwrap(), "10.0.0.5:11411".parse().unwrap());
@@ -55,7 +54,6 @@ fn an_old_opener_is_served_and_may_not_send_messages_of_sessions() {
     }
 }
 
-/// An opener whose server supports version 1 only.
 fn opener_of_an_old_server() -> OpenerLink {
     let key = Key::from_secret([2; 32]);
     let config = OpenerConfig {

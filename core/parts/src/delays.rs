@@ -1,5 +1,3 @@
-//! Timers of one common duration, in a queue ordered by their ends.
-
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
@@ -7,9 +5,7 @@ use spillway_transport::Time;
 
 /// Timers of one duration, each with an item. A timer cannot be stopped: when it ends, the caller checks whether it is
 /// still needed. Timers that are not needed are removed when the queue has become twice as long as the number of needed
-/// ones.
-///
-/// Every method takes constant time, `start` on average.
+/// ones. Methods take constant time, `start` on average.
 #[derive(Debug)]
 pub struct Delays<T> {
     delay: Duration,

@@ -1,5 +1,3 @@
-//! A bounded table whose slots are reused and whose keys are not.
-
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -50,10 +48,8 @@ impl From<SlotKey> for Conn {
 }
 
 /// A bounded table. A key contains its slot, so a look-up is one index operation; the key of a removed entry finds
-/// nothing.
-///
-/// Keys are never reused: a slot whose 2^32 − 1 generations are used up stays empty, and a new slot replaces it. All
-/// methods take constant time, except the iterators and the growth of the table, which never shrinks.
+/// nothing. Keys are never reused: a slot whose 2^32 − 1 generations are used up stays empty, and a new slot replaces
+/// it. Methods take constant time, except iterators and the growth of the table, which never shrinks.
 #[derive(Debug)]
 pub struct Slots<T> {
     slots: Vec<Slot<T>>,
@@ -70,14 +66,13 @@ struct Slot<T> {
 }
 
 impl<T> Slots<T> {
-    /// An empty table for at most `max` entries. It reuses the slot that was freed last, so that the slots in use stay
-    /// dense.
+    /// An empty table for at most `max` entries. Reuses the slot freed last, so that the slots in use stay dense.
     pub const fn new(max: usize) -> Slots<T> {
         Slots { slots: Vec::new(), free: VecDeque::new(), len: 0, max, is_oldest_first: false }
     }
 
-    /// As [`new`](Self::new), but reuses the slot that has been free for longest: for callers that keep slots without
-    /// generations for a moment.
+    /// As [`new`](Self::new), but reuses the slot freed first: for callers that keep slots without generations for a
+    /// moment.
     pub const fn oldest_first(max: usize) -> Slots<T> {
         Slots { slots: Vec::new(), free: VecDeque::new(), len: 0, max, is_oldest_first: true }
     }

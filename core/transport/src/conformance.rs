@@ -41,10 +41,8 @@ pub enum Side {
 /// A command to one side's probe and transport.
 pub type Command<'a> = &'a mut dyn FnMut(Time, &mut Probe, &mut dyn Transport);
 
-/// Two transports that can reach each other. They run only within `step` and `command`.
-///
-/// Each side has at most one listener and room for at least 16 connections, and no faults other than those that a
-/// scenario causes.
+/// Two transports that can reach each other and run only within `step` and `command`. Each side has at most one
+/// listener, room for at least 16 connections, and no faults other than those that a scenario causes.
 pub trait Rig {
     /// Runs a command on one side between two turns, then `end_of_turn`, as a driver does for its owner's commands.
     /// Sends what the command wrote, and calls `poll_timeout` again.
@@ -53,6 +51,7 @@ pub trait Rig {
     /// Runs each side for one turn. An idle turn advances the time by between 10 µs and 10 ms.
     fn step(&mut self);
 
+    /// The rig's time.
     fn now(&self) -> Time;
 
     /// Address of the accepting side's listener.

@@ -133,8 +133,7 @@ pub trait Transport {
     /// its end.
     fn send(&mut self, conn: Conn, bytes: &[u8]) -> usize;
 
-    /// Requests [`Event::Room`] although `send` refused nothing: when some of the [queued](Self::queued) bytes have
-    /// left. Without queued bytes the event may not come.
+    /// Requests [`Event::Room`] when some of the [queued](Self::queued) bytes have left, if there are any.
     fn want_room(&mut self, conn: Conn);
 
     /// Takes a whole chunk without copying it, or returns it when there is no room for all of it. A connection with
@@ -152,8 +151,7 @@ pub trait Transport {
         self.queued(conn)
     }
 
-    /// Bytes of memory that queued data of all connections takes. 0 if buffers have a fixed size that is not counted
-    /// here.
+    /// Bytes of memory of all queued data; 0 if buffers have a fixed size that is not counted here.
     fn held_by_all(&self) -> usize {
         0
     }

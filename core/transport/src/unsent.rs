@@ -1,5 +1,3 @@
-//! The partly sent chunk of a sequence of chunks.
-
 use crate::Chunk;
 
 /// The chunk that is being sent. The next chunk follows when all of it is taken.
@@ -22,14 +20,9 @@ impl Unsent {
         self.0.capacity()
     }
 
-    /// Sends chunks until a socket takes no more.
-    ///
-    /// `next` takes back a spent chunk for reuse (at first an empty one) and returns the next chunk. `send` returns how
-    /// many bytes the socket took, and is called again even after `Some(0)` (a signal interrupted it); `None`: the
-    /// socket takes no more for now.
-    ///
-    /// # Errors
-    /// Those of `send`. Unsent bytes are kept.
+    /// Sends chunks until a socket takes no more. `next` takes back a spent chunk (at first an empty one) and returns
+    /// the next one. `send` returns how many bytes the socket took, and is called again even after `Some(0)` (a
+    /// signal); `None`: the socket takes no more for now. On an error of `send`, unsent bytes are kept.
     pub fn send_all<E>(
         &mut self,
         mut next: impl FnMut(Chunk) -> Option<Chunk>,

@@ -11,7 +11,6 @@ use crate::{Entry, is_target};
 /// Pause after a failed look-up, shorter than usual: the resolver or the service may just be starting.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Looks up until the thread is to end.
 pub(crate) fn watch(host: &str, port: u16, interval: Duration, stop: &Stop, sender: &Sender) {
     let name = format!("dns:{host}:{port}");
     loop {

@@ -1,5 +1,3 @@
-//! Notices to operators about a source.
-
 use std::fmt;
 
 /// A change of a source's state. Its text is a line for the log.
@@ -30,7 +28,7 @@ pub enum Notice {
     TooMany,
     /// Another cluster answers, or the same one after a loss of its data.
     OtherCluster,
-    /// Helpers are missing from an answer, but their removal was not seen. They stay in the list for
+    /// Helpers are missing without a seen removal. They stay in the list for
     /// [`Settings::grace`](crate::Settings::grace).
     Missing {
         /// Number of missing helpers.

@@ -1,5 +1,3 @@
-//! Settings of a watcher.
-
 use std::time::Duration;
 
 use crate::etcd::EtcdAccess;

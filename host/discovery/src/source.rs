@@ -86,7 +86,6 @@ impl fmt::Display for SourceError {
             Problem::Scheme => {
                 f.write_str("write etcd:http://HOST:PORT/PREFIX/ or etcd:https://HOST:PORT/PREFIX/")
             }
-            // Returned above.
             Problem::Password => Ok(()),
             Problem::Endpoint(part) => {
                 write!(f, "{part:?} is not an endpoint: write http://HOST:PORT or https://HOST:PORT")
@@ -136,12 +135,10 @@ impl fmt::Display for Source {
 }
 
 impl EtcdPlace {
-    /// Whether an endpoint has this scheme.
     pub(crate) fn has_scheme(&self, scheme: &str) -> bool {
         self.endpoints.iter().any(|endpoint| endpoint.split_once(':').is_some_and(|(its, _)| its == scheme))
     }
 
-    /// The key of the helper with this name.
     pub(crate) fn key(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }

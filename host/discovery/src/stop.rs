@@ -15,14 +15,12 @@ pub(crate) struct Running {
     agent: Option<Agent>,
 }
 
-/// The thread's end: reports when the thread is to end.
 #[derive(Debug)]
 pub(crate) struct Stop {
     alive: Receiver<Infallible>,
 }
 
-/// Makes both ends. `agent` makes the thread's requests, if there are any: dropping [`Running`] makes the present
-/// request and all later ones fail.
+/// Dropping [`Running`] makes the present request of `agent`, and all later ones, fail.
 pub(crate) fn running(agent: Option<Agent>) -> (Running, Stop) {
     let (sender, alive) = channel();
     (Running { alive: Some(sender), agent }, Stop { alive })
@@ -44,14 +42,12 @@ impl Stop {
         self.alive.recv_timeout(time) == Err(RecvTimeoutError::Disconnected)
     }
 
-    /// Whether the thread is to end.
     pub(crate) fn is_ended(&self) -> bool {
         self.wait(Duration::ZERO)
     }
 }
 
-/// A random time from three to five quarters of `time`, so that programs started together do not send requests
-/// together.
+/// Random time from three to five quarters of `time`, so that programs started together do not stay in step.
 pub(crate) fn spread(time: Duration) -> Duration {
     let mut bytes = [0; 2];
     // Without random bytes the result is three quarters of the time.
@@ -60,7 +56,6 @@ pub(crate) fn spread(time: Duration) -> Duration {
     time / 4 * 3 + time / 1024 * random
 }
 
-/// Starts a watching or registering thread.
 pub(crate) fn start_thread(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("discovery".into()).spawn(run).map(drop)
 }

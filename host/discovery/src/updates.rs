@@ -12,10 +12,7 @@ use crate::{Entry, Notice, tidy};
 /// Maximal number of waiting notices; more displace the oldest ones.
 pub(crate) const NOTICES_MAX: usize = 64;
 
-/// Makes the watching thread's end and the polling loop's end.
-///
-/// # Errors
-/// The host has no descriptors left.
+/// Makes the watching thread's end and the polling loop's end. Fails if the host has no descriptors left.
 pub(crate) fn channel() -> io::Result<(Sender, Updates)> {
     let shared = Arc::new(Shared {
         signal: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -24,7 +21,6 @@ pub(crate) fn channel() -> io::Result<(Sender, Updates)> {
     Ok((Sender { shared: Arc::clone(&shared) }, Updates { shared }))
 }
 
-/// The polling loop's end.
 #[derive(Debug)]
 pub(crate) struct Updates {
     shared: Arc<Shared>,
@@ -70,7 +66,6 @@ struct Shared {
     waiting: Mutex<Waiting>,
 }
 
-/// Lists and notices that are not polled yet.
 #[derive(Debug, Default)]
 struct Waiting {
     list: Option<Vec<Entry>>,
@@ -99,7 +94,6 @@ impl Shared {
     }
 }
 
-/// The watching thread's end.
 #[derive(Debug)]
 pub(crate) struct Sender {
     shared: Arc<Shared>,

@@ -1,5 +1,3 @@
-//! Gives an event loop the newest list of a source.
-
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -18,10 +16,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Begins to watch. The first list comes with the source's first answer.
-    ///
-    /// # Errors
-    /// The host has no descriptors or threads left.
+    /// Begins to watch; the first list comes with the source's first answer. Fails without free descriptors or threads.
     pub fn start(source: Source, settings: Settings) -> io::Result<Watcher> {
         let (sender, updates) = channel()?;
         let running = match source {
@@ -44,8 +39,7 @@ impl Watcher {
         Ok(Watcher { updates, _running: running })
     }
 
-    /// The whole list, if it differs from the last one returned: sorted by address, each address once, at most
-    /// [`HELPERS_MAX`](crate::HELPERS_MAX).
+    /// The whole list, if it has changed: sorted by address, each once, at most [`HELPERS_MAX`](crate::HELPERS_MAX).
     #[must_use]
     pub fn poll_list(&mut self) -> Option<Vec<Entry>> {
         self.updates.poll_list()

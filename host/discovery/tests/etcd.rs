@@ -1,5 +1,4 @@
-//! Lists and registrations in Debian's etcd while it is stopped, restarted, emptied or frozen, and with invalid entries
-//! and malicious servers.
+//! Lists and registrations in Debian's etcd: stopped, restarted, emptied, frozen, with invalid entries, or malicious.
 
 mod support;
 
@@ -32,7 +31,6 @@ fn watch(source: &str) -> Watcher {
     Watcher::start(source.parse().unwrap(), settings()).unwrap()
 }
 
-/// A registered helper and its notices.
 struct Helper {
     registrar: Registrar,
     notices: Arc<Mutex<Vec<RegistrarNotice>>>,
@@ -64,7 +62,6 @@ impl Helper {
     }
 }
 
-/// Polls until the list is as expected.
 #[track_caller]
 fn expect(watcher: &mut Watcher, wanted: &[&str]) {
     let mut seen = Vec::new();
@@ -78,7 +75,6 @@ fn expect(watcher: &mut Watcher, wanted: &[&str]) {
     next(&what, &mut poll);
 }
 
-/// Polls until a notice matches.
 #[track_caller]
 fn expect_notice(watcher: &mut Watcher, what: impl Fn(&Notice) -> bool) -> Notice {
     next("a notice", || watcher.poll_notice().filter(|notice| what(notice)))
@@ -114,7 +110,6 @@ fn the_list_follows_registrations() {
     let _again = register(&source, "one", "10.0.0.3:11411");
     expect(&mut watcher, &["one at 10.0.0.3:11411", "two at [2001:db8::2]:11411"]);
 
-    // A removed key is written again.
     etcd.remove("/spillway/cache/two");
     two.wait_notice(|notice| matches!(notice, RegistrarNotice::Restored { why } if why.contains("removed")));
     // A new watcher: the old one may have missed the removal between two requests.
@@ -148,7 +143,6 @@ fn the_list_survives_a_stop_and_a_loss_of_etcds_data() {
     next("not registered", || one.registrar.status().since.is_none().then_some(()));
     assert!(one.registrar.status().trouble.is_some() && one.registrar.status().failures > 0);
 
-    // etcd starts again with its data.
     etcd.start_again();
     expect_notice(&mut watcher, |notice| matches!(notice, Notice::Back { .. }));
     one.wait_registered();

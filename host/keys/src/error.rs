@@ -15,8 +15,7 @@ pub struct KeyFileError {
     pub problem: Problem,
 }
 
-/// An error of a file with another program's secret. Its text contains the operator's next step, and no part of the
-/// secret.
+/// An error of another program's secret file. Its text contains the operator's next step, and no part of the secret.
 #[derive(Debug)]
 pub struct SecretFileError {
     /// Path of the file.

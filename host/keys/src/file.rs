@@ -30,11 +30,8 @@ pub fn read_key_file(path: impl AsRef<Path>) -> Result<Key, KeyFileError> {
     read(path).map_err(|problem| KeyFileError { path: path.to_owned(), problem })
 }
 
-/// Reads another program's secret, such as a password or a private key, of at most `bytes_max` bytes. The file must be
-/// as private as a key file.
-///
-/// # Errors
-/// The file cannot be read, is not private, or is longer than `bytes_max`.
+/// Reads another program's secret, such as a password, of at most `bytes_max` bytes. Fails unless the file is as
+/// private as a key file.
 pub fn read_secret_file(
     path: impl AsRef<Path>,
     bytes_max: usize,
@@ -112,7 +109,6 @@ mod tests {
 
     use super::*;
 
-    /// A temporary directory, removed on drop.
     struct Directory(PathBuf);
 
     impl Directory {

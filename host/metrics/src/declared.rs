@@ -1,5 +1,3 @@
-//! A metric together with the function that takes its samples.
-
 use crate::exposition::{Exposition, Family, Kind, Metric};
 
 /// A metric, and the function that takes its samples from a snapshot of type `T`. A program has a list of these,

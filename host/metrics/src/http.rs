@@ -61,20 +61,14 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Listens. [`serve`](Self::serve) starts answering; binding early reports a taken address at the program's start.
-    ///
-    /// # Errors
-    /// The address cannot be listened on.
+    /// Listens, so that a taken address is an error at the program's start; [`serve`](Self::serve) starts answering.
     pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         Ok(listener)
     }
 
-    /// Answers every request by `handler`, on threads of its own.
-    ///
-    /// # Errors
-    /// The host has no thread or descriptor left.
+    /// Answers every request by `handler`, on threads of its own. Fails if the host has no thread or descriptor left.
     pub fn serve(
         listener: TcpListener,
         handler: impl Fn(&Request) -> Response + Send + Sync + 'static,

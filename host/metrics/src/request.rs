@@ -41,10 +41,7 @@ impl RequestError {
 }
 
 impl Request {
-    /// Parses a request's head. `None`: incomplete; [`REQUEST_BYTES_MAX`] bytes and more are never incomplete.
-    ///
-    /// # Errors
-    /// The request is malformed, too long, or has another method.
+    /// Parses a request's head. `None`: incomplete, only for fewer than [`REQUEST_BYTES_MAX`] bytes.
     pub fn parse(bytes: &[u8]) -> Result<Option<Request>, RequestError> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);

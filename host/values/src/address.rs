@@ -44,10 +44,8 @@ impl fmt::Display for AddressError {
 
 impl std::error::Error for AddressError {}
 
-/// Parses the address of a server's link port: `HOST:PORT`; `:PORT` and `PORT` mean this host. Looks names up.
-///
-/// # Errors
-/// The text is not an address, or its name cannot be resolved.
+/// Parses a server's link port: `HOST:PORT`; `:PORT` and `PORT` mean this host. Fails for other texts and unknown
+/// names.
 pub fn server_address(text: &str) -> Result<SocketAddr, AddressError> {
     let error = |problem| AddressError { text: text.to_owned(), problem };
     let port = text.strip_prefix(':').unwrap_or(text);
@@ -57,20 +55,14 @@ pub fn server_address(text: &str) -> Result<SocketAddr, AddressError> {
     look_up(text)?.into_iter().next().ok_or_else(|| error(Problem::NotFound))
 }
 
-/// Parses one address to listen on: the first one of [`listen_addresses`], which is IPv4 for `:PORT`.
-///
-/// # Errors
-/// The text is not an address, or its name cannot be resolved.
+/// The first address of [`listen_addresses`], which is IPv4 for `:PORT`. Fails for other texts and unknown names.
 pub fn listen_address(text: &str) -> Result<SocketAddr, AddressError> {
     let error = || AddressError { text: text.to_owned(), problem: Problem::NotFound };
     listen_addresses(text)?.into_iter().next().ok_or_else(error)
 }
 
-/// Parses addresses to listen on: `HOST:PORT`, `:PORT` for every address of this host, `PORT` for loopback only. Looks
-/// names up.
-///
-/// # Errors
-/// The text is not an address, or its name cannot be resolved.
+/// Parses addresses to listen on: `HOST:PORT`, `:PORT` for every address of this host, `PORT` for loopback only. Fails
+/// for other texts and unknown names.
 pub fn listen_addresses(text: &str) -> Result<Vec<SocketAddr>, AddressError> {
     let error = |problem| AddressError { text: text.to_owned(), problem };
     if let Ok(port) = text.parse::<u16>() {

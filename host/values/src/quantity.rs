@@ -47,32 +47,22 @@ impl fmt::Display for ValueError {
 
 impl std::error::Error for ValueError {}
 
-/// Reads a time such as `200us`, `1s`. `0` needs no unit.
-///
-/// # Errors
-/// The text is not a time, or is too large.
+/// Parses a time such as `200us`, `1s`; `0` needs no unit. Fails for other texts and values beyond 64 bits.
 pub fn parse_duration(text: &str) -> Result<Duration, ValueError> {
     parse(text, &TIMES, ValueError::Time).map(Duration::from_nanos)
 }
 
-/// Reads a size such as `64KiB`, `1GiB`, in bytes. `0` needs no unit.
-///
-/// # Errors
-/// The text is not a size, or is too large.
+/// Parses a size such as `64KiB`, `1GiB`, in bytes; `0` needs no unit. Fails for other texts and values beyond 64 bits.
 pub fn parse_size(text: &str) -> Result<u64, ValueError> {
     parse(text, &SIZES, ValueError::Size)
 }
 
-/// Reads a rate such as `10Gbit`, in bits each second.
-///
-/// # Errors
-/// The text is not a rate, or is too large.
+/// Parses a rate such as `10Gbit`, in bits per second. Fails for other texts and values beyond 64 bits.
 pub fn parse_rate(text: &str) -> Result<u64, ValueError> {
     parse(text, &RATES, ValueError::Rate)
 }
 
-/// Maximal number of digits of a fraction; more are an error, so that values are rounded by less than the smallest
-/// unit.
+/// Maximal digits of a fraction; more are an error, so that no value is rounded by more than the smallest unit.
 const FRACTION_DIGITS_MAX: usize = 9;
 
 fn parse(text: &str, units: &[(&str, u64)], malformed: ValueError) -> Result<u64, ValueError> {

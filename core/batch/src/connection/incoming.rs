@@ -21,12 +21,10 @@ pub(crate) struct Incoming {
     acknowledging: Acknowledging,
 }
 
-/// Whether the server acknowledges requests to the helper. Where a helper asks for that, its own TCP acknowledges
-/// requests to the client only after the server has received them, so a helper that dies has acknowledged no lost
-/// request (PostMan §4.2).
-///
-/// One *acknowledge* is sent at the end of each input. It leaves in the batch with the first replies, and so reaches
-/// the client's TCP as early as the server's own acknowledgement would.
+/// Whether the server acknowledges requests to the helper. If the helper asks for that, its own TCP acknowledges
+/// requests to the client only after the server has them, so a failing helper loses no acknowledged request (PostMan
+/// §4.2). One *acknowledge* leaves at the end of each input, with the first replies, as early as the server's own TCP
+/// would acknowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acknowledging {
     /// The helper has not asked for acknowledgements.
@@ -38,7 +36,6 @@ enum Acknowledging {
 }
 
 impl Incoming {
-    /// `window`: bytes that the peer may send ahead of consumption.
     pub(super) fn new(window: u64) -> Incoming {
         Incoming {
             received: 0,
@@ -55,7 +52,6 @@ impl Incoming {
         Incoming { limit: u64::MAX, ..Incoming::new(0) }
     }
 
-    /// Bytes received so far.
     pub(crate) fn offset(&self) -> u64 {
         self.received
     }
@@ -65,10 +61,7 @@ impl Incoming {
         self.received - self.consumed
     }
 
-    /// Counts received bytes.
-    ///
-    /// # Errors
-    /// The bytes follow the peer's *finish*, or exceed its credit; they are not counted.
+    /// Counts received bytes. Fails, without counting them, if they follow *finish* or exceed the peer's credit.
     #[inline]
     pub(crate) fn receive(&mut self, bytes: usize) -> Result<(), CloseReason> {
         if self.is_finished {
@@ -87,10 +80,7 @@ impl Incoming {
         self.is_finished
     }
 
-    /// The peer sends no more.
-    ///
-    /// # Errors
-    /// `offset` differs from the number of bytes received.
+    /// The peer has finished. Fails if `offset` differs from the number of bytes received.
     pub(crate) fn finish(&mut self, offset: u64) -> Result<(), CloseReason> {
         if self.received != offset {
             return Err(CloseReason::Protocol);
@@ -119,7 +109,6 @@ impl Incoming {
         Ok(Some(limit))
     }
 
-    /// Requests received from now on are to be acknowledged.
     pub(crate) fn enable_acknowledgements(&mut self) {
         self.acknowledging = Acknowledging::UpToDate;
     }
@@ -133,7 +122,6 @@ impl Incoming {
         is_first
     }
 
-    /// Takes the acknowledgement that is due.
     pub(crate) fn take_acknowledge(&mut self) -> Option<Acknowledge> {
         if self.acknowledging != Acknowledging::Due {
             return None;

@@ -22,12 +22,10 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// `limit`: bytes that the peer lets us send at first.
     pub(super) fn new(limit: u64) -> Outgoing {
         Outgoing { sent: 0, limit, is_finished: false, wants_room: false, is_blocked: false, kept: None }
     }
 
-    /// Bytes sent so far.
     pub(crate) fn offset(&self) -> u64 {
         self.sent
     }
@@ -56,8 +54,7 @@ impl Outgoing {
         self.sent
     }
 
-    /// The peer sent *credit*. Returns whether a waiting caller may send more; a repeated or lower limit changes
-    /// nothing.
+    /// The peer sent *credit*. Returns whether a waiting caller may send more.
     pub(crate) fn raise_limit(&mut self, limit: u64) -> bool {
         let is_higher = limit > self.limit;
         self.limit = self.limit.max(limit);
@@ -72,7 +69,6 @@ impl Outgoing {
         self.wants_room
     }
 
-    /// `poll_room` has named the connection.
     pub(crate) fn room_reported(&mut self) {
         self.wants_room = false;
     }
@@ -82,7 +78,6 @@ impl Outgoing {
         !core::mem::replace(&mut self.is_blocked, true)
     }
 
-    /// The link's pending bytes are sent.
     pub(crate) fn unblock(&mut self) {
         self.is_blocked = false;
     }
@@ -95,8 +90,7 @@ impl Outgoing {
         self.kept.as_ref().map(|kept| kept.all())
     }
 
-    /// Keeps replies sent from now on, at most `bytes_max`, until they are acknowledged. A repeated call changes
-    /// nothing.
+    /// Keeps replies sent from now on, at most `bytes_max`, until acknowledged. A repeated call changes nothing.
     pub(crate) fn keep(&mut self, bytes_max: usize) {
         let sent = self.sent;
         self.kept.get_or_insert_with(|| Box::new(Kept::new(sent, bytes_max)));

@@ -22,8 +22,7 @@ impl OpenerLink {
         self.ends.get(id).map_or(0, |connection| connection.outgoing.credit())
     }
 
-    /// A connection whose `compose` took less than all and that has room again. Call until `None`, after each input and
-    /// each batch taken.
+    /// A connection with room again after `compose` took less than all. Call until `None`, after each input and batch.
     #[must_use]
     pub fn poll_room(&mut self) -> Option<Id> {
         self.ends.poll_room()
@@ -47,10 +46,8 @@ impl OpenerLink {
         }
     }
 
-    /// This many bytes of a connection's replies were delivered: the server may send as many more.
-    ///
-    /// # Errors
-    /// More than were received; nothing has changed.
+    /// Counts delivered bytes of replies: the server may send as many more. Fails, changing nothing, beyond those
+    /// received.
     pub fn consumed(&mut self, id: Id, bytes: usize) -> Result<(), ConsumedTooMuch> {
         self.ends.consumed(id, bytes)
     }

@@ -1,5 +1,3 @@
-//! Algorithm 1 of the paper as published, and with *S* and *T* capped.
-
 use core::time::Duration;
 
 use super::{Policy, Sent};

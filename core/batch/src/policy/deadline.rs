@@ -1,5 +1,3 @@
-//! Each batch has its own deadline, counted from its first message, if waiting is expected to bring more messages.
-
 use core::time::Duration;
 
 use spillway_transport::Time;
@@ -21,14 +19,14 @@ const ENOUGH: u128 = 256;
 /// At or below this value a batch does not wait.
 const TOO_FEW: u128 = ENOUGH / 4;
 
-/// A batch leaves when its first message has waited for nearly `max_delay`, if waiting pays. For a given bound on
-/// waiting no other policy sends fewer batches: *T* of Algorithm 1 runs from batch to batch whether or not a message
-/// waits, so it sends a first message early and alone, and those behind it in another batch.
+/// A batch leaves when its first message has waited for nearly `max_delay`, if waiting pays. No other policy with the
+/// same bound on waiting sends fewer batches: *T* of Algorithm 1, which runs from batch to batch, sends a first message
+/// early and alone, and those behind it in another batch.
 ///
-/// Waiting pays in full if one more message is expected meanwhile, or one for each two gathered; below a quarter of
-/// that a batch does not wait, and in between it waits for a part of the time. The expectation comes from observing
-/// arrivals from each batch's first message on, for the longest waiting time. If the batch left before that time, only
-/// messages count that would have arrived anyway, not those of clients that were answered since.
+/// Waiting pays in full if one more message is expected meanwhile, or one for each two gathered, and not at all below a
+/// quarter of that; in between a batch waits for a part of the time. Arrivals are observed from each batch's first
+/// message on, for the longest waiting time. After the batch has left, only messages count that would have arrived
+/// anyway, not those of clients answered since.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     wait: Duration,
@@ -154,7 +152,6 @@ mod tests {
     const WAIT: Duration = Duration::from_micros(175);
     const CLIENTS: u32 = 100;
 
-    /// A link's opening end; each event is a turn of its own.
     struct Link {
         ends: Ends,
         /// Batches sent: time in µs, and number of messages.
@@ -213,7 +210,6 @@ mod tests {
             }
         }
 
-        /// Takes the batches sent since the last call.
         fn sent(&mut self) -> Vec<(u64, u64)> {
             core::mem::take(&mut self.sent)
         }
@@ -238,8 +234,7 @@ mod tests {
         link.timers(4_200);
         let sent = link.sent();
         assert_eq!(sent[..2], [(0, 1), (275, 2)], "the first leaves alone, the next one waits: {sent:?}");
-        // Messages of 400 and 500 µs share a batch, and those of 600 and 700: each leaves 175 µs after its first
-        // message.
+        // Messages of 400 and 500 µs share a batch, as do those of 600 and 700: it leaves 175 µs after its first.
         let later: Vec<u64> = sent.windows(2).skip(2).map(|two| two[1].0 - two[0].0).collect();
         assert!(sent[2..].iter().all(|(_, messages)| *messages == 2), "{sent:?}");
         assert!(later.iter().all(|distance| *distance == 200), "{sent:?}");
@@ -308,8 +303,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any arrivals, no message waits longer than the bound, each timer sends a batch, and each batch needs at
-        /// most one timer.
+        /// No message waits longer than the bound, each timer sends a batch, and each batch needs at most one timer.
         #[test]
         fn waiting_is_bounded_and_timers_are_few(
             events in prop::collection::vec((0_u64..400, 0_u32..CLIENTS, 1_u32..30, any::<bool>()), 1..300),

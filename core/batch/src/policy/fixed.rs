@@ -1,5 +1,3 @@
-//! Constant *S* and *T*.
-
 use core::time::Duration;
 
 use super::{Policy, Sent};

@@ -1,5 +1,3 @@
-//! A batch waits as with [`Deadline`], and longer while the server still has unanswered batches to serve.
-
 use core::time::Duration;
 
 use spillway_transport::Time;
@@ -92,7 +90,6 @@ mod tests {
     const MAX_DELAY: Duration = Duration::from_micros(200);
     const CLIENTS: u32 = 100;
 
-    /// A link's opening end.
     struct Link {
         ends: Ends,
         now: Time,

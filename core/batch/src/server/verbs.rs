@@ -16,8 +16,7 @@ impl ServerLink {
         }
     }
 
-    /// Refuses a connection that the application has not accepted. Its id is free at once; the client's requests count
-    /// as undelivered.
+    /// Refuses a connection that is not accepted: its id is free, and the client's requests count as undelivered.
     pub fn refuse(&mut self, id: Id, reason: RefuseReason) {
         if self.ends.get(id).is_some() {
             self.ends.batching.control(id, Control::Refused(reason));
@@ -49,17 +48,14 @@ impl ServerLink {
         self.ends.room(id)
     }
 
-    /// A connection whose `compose` took less than all and that has room again. Call until `None`, after each input and
-    /// each batch taken.
+    /// A connection with room again after `compose` took less than all. Call until `None`, after each input and batch.
     #[must_use]
     pub fn poll_room(&mut self) -> Option<Id> {
         self.ends.poll_room()
     }
 
-    /// The application has read this many bytes of a connection: the client may send as many more.
-    ///
-    /// # Errors
-    /// More than were received; nothing has changed.
+    /// Counts bytes that the application has read: the client may send as many more. Fails, changing nothing, beyond
+    /// those received.
     pub fn consumed(&mut self, id: Id, bytes: usize) -> Result<(), ConsumedTooMuch> {
         self.ends.consumed(id, bytes)
     }

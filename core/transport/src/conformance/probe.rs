@@ -99,6 +99,7 @@ impl Probe {
         out.abort(conn);
     }
 
+    /// Bytes received on a connection.
     pub fn received(&self, conn: Conn) -> u64 {
         self.streams.get(&conn).map_or(0, |stream| stream.received)
     }

@@ -128,7 +128,6 @@ fn p3_finished_comes_last_and_half_closes(rig: &mut dyn Rig) {
     }
 }
 
-/// Promise 4.
 fn p4_send_takes_what_there_is_room_for(rig: &mut dyn Rig) {
     let (ours, theirs) = connected(rig);
     let piece = 10_000;
@@ -211,7 +210,6 @@ fn p4_chunks_keep_their_order_and_come_back_whole(rig: &mut dyn Rig) {
     assert!(rig.on(Connecting, |_, out| out.spent_chunk().is_some()), "spent chunks are returned for reuse");
 }
 
-/// Promise 5.
 fn p5_finish_delivers_what_was_taken(rig: &mut dyn Rig) {
     let (ours, theirs) = connected(rig);
     let length = 5 << 20;
@@ -259,7 +257,6 @@ fn p6_nothing_follows_an_abort(rig: &mut dyn Rig) {
     rig.settle();
 }
 
-/// Promise 6, within the event itself.
 fn p6_an_abort_within_an_event(rig: &mut dyn Rig) {
     let (ours, theirs) = connected(rig);
     rig.on(Accepting, |probe, out| {
@@ -317,7 +314,6 @@ fn p7_a_stale_connection_is_ignored(rig: &mut dyn Rig) {
     assert!(reused, "freed slots are reused soon, so that they stay dense");
 }
 
-/// Promise 8.
 fn p8_turns_end_and_timeouts_come(rig: &mut dyn Rig) {
     let (ours, theirs) = connected(rig);
     for side in [Connecting, Accepting] {

@@ -95,10 +95,7 @@ impl fmt::Display for AccessError {
 impl std::error::Error for AccessError {}
 
 impl EtcdAccess {
-    /// Reads and checks the files for the etcd at `place`.
-    ///
-    /// # Errors
-    /// A file cannot be used, or the files do not fit each other or the endpoints' schemes.
+    /// Reads and checks the files for the etcd at `place`, each by itself and together with the endpoints' schemes.
     pub fn read(files: &EtcdFiles, place: &EtcdPlace) -> Result<EtcdAccess, AccessError> {
         check(files, place)?;
         let certificates = |path: &Option<PathBuf>| path.as_deref().map_or(Ok(Vec::new()), read_certificates);
@@ -127,7 +124,6 @@ impl EtcdAccess {
         Ok(EtcdAccess(Arc::new(secrets)))
     }
 
-    /// (User, password).
     pub(crate) fn login(&self) -> Option<(&str, &str)> {
         self.0.login.as_ref().map(|(user, password)| (user.as_str(), password.as_str()))
     }

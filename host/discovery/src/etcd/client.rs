@@ -25,12 +25,10 @@ const PERMISSION_DENIED: u32 = 7;
 const FAILED_PRECONDITION: u32 = 9;
 const UNAUTHENTICATED: u32 = 16;
 
-/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
     /// etcd's gRPC status code. `None`: etcd has not answered, or not understood the request.
     code: Option<u32>,
-    /// Text for operators.
     message: String,
 }
 
@@ -77,7 +75,6 @@ impl From<ureq::Error> for Failed {
     }
 }
 
-/// Sends requests to a cluster as one user.
 #[derive(Debug)]
 pub(crate) struct Client {
     access: EtcdAccess,

@@ -12,12 +12,10 @@ use std::time::{Duration, Instant};
 
 use crate::{Entry, HELPERS_MAX};
 
-/// Helpers by name.
 #[derive(Debug)]
 pub(crate) struct Members {
     grace: Duration,
     all: BTreeMap<String, Member>,
-    /// The last non-empty list.
     last: Vec<Entry>,
     empty_since: Option<Instant>,
 }
@@ -55,7 +53,6 @@ impl Members {
         newly
     }
 
-    /// Adds or changes a helper.
     pub(crate) fn put(&mut self, entry: Entry) -> Result<(), Full> {
         let name = entry.name.clone().unwrap_or_default();
         if self.all.len() >= HELPERS_MAX && !self.all.contains_key(&name) {
@@ -65,7 +62,6 @@ impl Members {
         Ok(())
     }
 
-    /// The present list.
     pub(crate) fn list(&mut self, now: Instant) -> Vec<Entry> {
         let grace = self.grace;
         self.all.retain(|_, member| member.missing_since.is_none_or(|since| now < since + grace));

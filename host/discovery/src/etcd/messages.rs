@@ -4,7 +4,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Header of every answer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Header {
@@ -14,7 +13,6 @@ pub(crate) struct Header {
     pub(crate) revision: u64,
 }
 
-/// A key with its value.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct KeyValue {
@@ -62,7 +60,6 @@ pub(crate) struct Token {
     pub(crate) token: String,
 }
 
-/// An answer in the form of a stream.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Streamed<T> {
     pub(crate) result: Option<T>,
@@ -88,25 +85,21 @@ pub(crate) struct Transaction {
     pub(crate) responses: Vec<Response>,
 }
 
-/// Answer to one step of a transaction.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Response {
     pub(crate) response_range: Option<Range>,
 }
 
-/// An error answer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Refusal {
     /// A string; in a stream an object with the message and gRPC's code.
     pub(crate) error: serde_json::Value,
-    /// gRPC's status code.
     pub(crate) code: u32,
 }
 
 impl Refusal {
-    /// (gRPC's status code, etcd's message).
     pub(crate) fn reason(&self) -> (u32, String) {
         let Refusal { error, code } = self;
         let inner = error["grpc_code"].as_u64().and_then(|code| u32::try_from(code).ok());
@@ -125,7 +118,6 @@ pub(crate) struct Registered {
     pub(crate) version: String,
 }
 
-/// Encodes a key or value in base64.
 pub(crate) fn encoded(text: &[u8]) -> String {
     STANDARD.encode(text)
 }

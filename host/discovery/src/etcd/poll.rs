@@ -16,7 +16,6 @@ use crate::{Entry, EtcdPlace, HELPERS_MAX, Notice, is_target};
 const NAME_BYTES_MAX: usize = 128;
 const VALUE_BYTES_MAX: usize = 1024;
 
-/// Polls until the thread is to end.
 pub(crate) fn poll(place: &EtcdPlace, client: Client, settings: &Settings, stop: &Stop, sender: &Sender) {
     let mut poller = Poller::new(place, client, settings, sender);
     let source = place.to_string();

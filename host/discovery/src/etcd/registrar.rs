@@ -110,10 +110,7 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// Begins to register; `on_notice` is called on the registrar's thread.
-    ///
-    /// # Errors
-    /// The host has no threads left.
+    /// Begins to register; `on_notice` runs on the registrar's thread. Fails if the host has no threads left.
     pub fn start(
         registration: Registration,
         on_notice: impl FnMut(&RegistrarNotice) + Send + 'static,
@@ -140,8 +137,7 @@ impl Registrar {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Waits after [`withdraw`](Self::withdraw) until the registrar has ended; false if that takes longer than
-    /// `patience`.
+    /// Waits after [`withdraw`](Self::withdraw) until the registrar has ended. Returns false after `patience`.
     pub fn wait_withdrawn(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let mut state = self.shared.state();
@@ -157,7 +153,6 @@ impl Registrar {
     }
 }
 
-/// Withdraws without waiting.
 impl Drop for Registrar {
     fn drop(&mut self) {
         self.withdraw();
@@ -263,7 +258,6 @@ impl<'a> Keeper<'a> {
         self.withdraw();
     }
 
-    /// Gets a new lease, and writes the key with it.
     fn register(&mut self) -> Result<(), Failed> {
         let asked = Instant::now();
         let grant = json!({ "TTL": self.ttl.as_secs().to_string() });
@@ -348,7 +342,6 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Revokes the lease, which removes the key.
     fn withdraw(mut self) {
         let Some(lease) = self.lease else { return };
         self.client.replace_agent(WITHDRAW);

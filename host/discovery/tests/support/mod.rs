@@ -51,7 +51,6 @@ pub struct Etcd {
     client: u16,
     peer: u16,
     cluster: String,
-    /// Clients use https with certificates.
     is_secure: bool,
     process: Option<Child>,
 }
@@ -67,9 +66,8 @@ impl Etcd {
         Etcd::started(members, false)
     }
 
-    /// A running cluster of one member that requires https, client certificates (see [`file`](Self::file)) and
-    /// passwords. The user `helper` with the password `open sesame` may use keys under the prefix; a token lives for 1
-    /// s.
+    /// A running cluster of one member with https, client certificates (see [`file`](Self::file)) and passwords:
+    /// `helper` with `open sesame` may use keys under the prefix; a token lives for 1 s.
     pub fn secure(prefix: &str) -> Option<Etcd> {
         let etcd = Etcd::started(1, true)?.remove(0);
         etcd.ask("/v3/auth/user/add", &json!({ "name": "root", "password": "root" }));
@@ -141,9 +139,8 @@ impl Etcd {
         self.process = Some(child.unwrap());
     }
 
-    /// Makes an authority, its certificates for etcd (whose gateway is also a client of etcd) and for a helper, and
-    /// another authority. Subjects have no common name: an etcd with users rejects such client certificates at its
-    /// gateway.
+    /// Makes an authority, its certificates for etcd (whose gateway is also a client of etcd) and a helper, and another
+    /// authority. Without common names: the gateway of an etcd with users rejects client certificates that have one.
     fn make_certificates(&self) {
         fs::create_dir_all(&self.directory).unwrap();
         let new_key = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
