@@ -59,7 +59,7 @@ impl fmt::Display for LinkError {
             LinkError::Frame(error) => error.fmt(f),
             LinkError::Version { min, max } => write!(
                 f,
-                "no link version in common: the peer speaks {min} to {max}, this program {} to {}; update the older",
+                "no link version in common: the peer supports {min} to {max}, this program {} to {}; update the older",
                 spillway_wire::preamble::VERSIONS.start(),
                 spillway_wire::preamble::VERSIONS.end()
             ),

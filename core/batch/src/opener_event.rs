@@ -2,6 +2,8 @@ use spillway_auth::Key;
 use spillway_wire::preamble::Role;
 use spillway_wire::{CloseReason, Control, Id, RefuseReason};
 
+#[cfg(doc)]
+use crate::OpenerLink;
 use crate::limits::Limits;
 use crate::policy::PolicyKind;
 use crate::records::Encryption;

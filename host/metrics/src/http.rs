@@ -229,12 +229,12 @@ fn is_timeout(error: &io::Error) -> bool {
 }
 
 fn refusal(error: RequestError) -> Response {
-    let (status, words) = error.status();
-    Response::text(status, format!("{words}\n"))
+    let (status, reason) = error.status();
+    Response::text(status, format!("{reason}\n"))
 }
 
 fn head(response: &Response) -> String {
-    let words = match response.status {
+    let reason = match response.status {
         200 => "OK",
         404 => "Not Found",
         405 => "Method Not Allowed",
@@ -246,7 +246,7 @@ fn head(response: &Response) -> String {
     let allow = if response.status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
     // Pages contain inline styles and no scripts; a script injected through a client's name would not run.
     format!(
-        "HTTP/1.1 {} {words}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}Cache-Control: no-store\r\n\
+        "HTTP/1.1 {} {reason}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}Cache-Control: no-store\r\n\
          X-Content-Type-Options: nosniff\r\nContent-Security-Policy: default-src 'none'; style-src \
          'unsafe-inline'\r\nConnection: close\r\n\r\n",
         response.status,

@@ -3,6 +3,8 @@
 use spillway_wire::{CloseReason, Control, Id, RefuseReason};
 
 use super::{ServerLink, Stage};
+#[cfg(doc)]
+use crate::ServerEvent;
 use crate::connection::Connection;
 use crate::error::ConsumedTooMuch;
 use crate::event::Info;
