@@ -46,7 +46,7 @@ pub enum AcceptorEvent<'a> {
     },
 }
 
-/// The accepting end of one link whose frames are passed on.
+/// The accepting end of one link whose frames are forwarded unchanged.
 #[derive(Debug)]
 pub struct Acceptor {
     stage: Stage,

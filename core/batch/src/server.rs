@@ -57,7 +57,7 @@ pub struct ServerLink {
     keep_next: Option<Id>,
     /// [`unseal`](Self::unseal) completed the handshake; [`decompose`](Self::decompose) has yet to return the event.
     found_established: Option<(Role, KeyId)>,
-    /// `None` on a helper's link, which carries thousands of clients' control messages: the helper checks them.
+    /// `None` on a helper's link, which carries many clients' control messages: the helper has their allowances.
     pub(crate) allowance: Option<Allowance>,
 }
 
