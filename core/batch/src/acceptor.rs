@@ -1,5 +1,5 @@
-//! The accepting end of a link as a helper needs it for its library clients: authentication, then frames as they
-//! come. Whoever passes them on keeps the table of connections; their credit is end to end.
+//! A helper's end of a link from a library client: authenticates the client, then hands out its frames unchanged. The
+//! caller that forwards them keeps the table of connections; credit is end to end.
 
 use alloc::boxed::Box;
 
@@ -15,51 +15,50 @@ use crate::limits::CONTROL_BYTES_MAX;
 use crate::overhead::Overhead;
 use crate::records::{Encryption, Records, Scratch};
 
-/// Capacity, in bytes, up to which empty buffers are kept: a helper has thousands of library clients, and most of them
-/// wait for nothing at most times.
+/// Capacity of empty buffers that are kept, in bytes: a helper has thousands of library clients, most of them idle.
 const SPARE_BYTES_MAX: usize = 1024;
 
-/// What an accepted link says.
+/// An event of an accepted link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptorEvent<'a> {
     /// The peer has authenticated.
     Established {
-        /// Who it is.
+        /// The peer's role.
         role: Role,
-        /// With which key.
+        /// The key with which the peer authenticated.
         key: KeyId,
     },
-    /// A piece of a request, as it came.
+    /// A piece of a request, unchanged.
     Data {
-        /// Whose.
+        /// The virtual connection.
         id: Id,
         /// The bytes, never empty.
         bytes: &'a [u8],
         /// This piece ends a message.
         last: bool,
     },
-    /// A control message, as it came. Its kind is one that an opener may send.
+    /// A control message, unchanged. Its kind is one that an opener may send.
     Control {
-        /// Of which connection, or of the link.
+        /// The virtual connection, or [`Id::LINK`].
         id: Id,
         /// The message.
         control: Control,
     },
 }
 
-/// The accepting end of one link whose frames are passed on.
+/// The accepting end of one link whose frames are forwarded unchanged.
 #[derive(Debug)]
 pub struct Acceptor {
     stage: Stage,
     assembler: Assembler,
     disassembler: Disassembler,
-    /// Where the link is encrypted.
+    /// `None`: the link is not encrypted.
     records: Option<Box<Records>>,
-    /// What [`unseal`](Self::unseal) has found, for [`decompose`](Self::decompose) to tell.
+    /// Result of [`unseal`](Self::unseal) that [`decompose`](Self::decompose) has yet to return.
     found_established: Option<(Role, KeyId)>,
     found_error: Option<LinkError>,
     overhead: Overhead,
-    /// When what is taken apart had come.
+    /// Time of the last [`unseal`](Self::unseal).
     now: Time,
 }
 
@@ -71,8 +70,8 @@ enum Stage {
 }
 
 impl Acceptor {
-    /// A link that was just accepted, whose opener has until `deadline` to authenticate. `credit` are the bytes
-    /// of requests that may follow each *connect*.
+    /// A link that was just accepted. `deadline`: of its authentication. `credit`: bytes of requests that may follow
+    /// each *connect*.
     pub fn new(
         encryption: Encryption,
         credit: u32,
@@ -105,7 +104,7 @@ impl Acceptor {
         matches!(self.stage, Stage::Established { .. })
     }
 
-    /// Whether the peer has named an accepted key, also if it has yet to prove it.
+    /// Whether the peer has named an accepted key. Its proof may still be missing.
     pub fn has_named_key(&self) -> bool {
         match &self.stage {
             Stage::Accepting { handshake, .. } => handshake.has_named_key(),
@@ -114,13 +113,12 @@ impl Acceptor {
         }
     }
 
-    /// Whether the peer may open sessions.
     fn carries_sessions(&self) -> bool {
         matches!(self.stage, Stage::Established { version } if version >= SESSIONS_SINCE)
     }
 
-    /// What came from the opener, ready to be taken apart, as [`ServerLink::unseal`](crate::ServerLink::unseal) has it. Its
-    /// key must be in the ring as long as it has not authenticated.
+    /// Opens received bytes for [`decompose`](Self::decompose), as [`ServerLink::unseal`](crate::ServerLink::unseal)
+    /// does. Until the peer has authenticated, `ring` must hold its key.
     pub fn unseal<'a>(
         &mut self,
         now: Time,
@@ -144,7 +142,7 @@ impl Acceptor {
         opened
     }
 
-    /// Takes the next event off the front of `input`, which was [opened](Self::unseal). `None` when all of `input` is used
+    /// Takes the next event off the front of `input`, which [`unseal`](Self::unseal) returned. `None`: `input` is used
     /// up. After an error, send what [`flush`](Self::flush) returns and close the link.
     pub fn decompose<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<AcceptorEvent<'a>>, LinkError> {
         let event = self.next_event(input);
@@ -154,7 +152,6 @@ impl Acceptor {
         event
     }
 
-    /// Goes on until the opener has authenticated or more must come.
     fn handshake(
         &mut self,
         now: Time,
@@ -167,7 +164,7 @@ impl Acceptor {
             }
             match handshake.advance(ring, input) {
                 Ok(Accepted::NeedsInput) => return Ok(None),
-                Ok(Accepted::Say(welcome, offer)) => {
+                Ok(Accepted::Send(welcome, offer)) => {
                     self.assembler.preamble(&welcome);
                     if let Some(offer) = offer {
                         self.assembler.preamble(&offer);
@@ -179,7 +176,7 @@ impl Acceptor {
                     return Ok(Some((role, key)));
                 }
                 Err(rejected) => {
-                    if let Some(welcome) = rejected.say {
+                    if let Some(welcome) = rejected.reply {
                         self.assembler.preamble(&welcome);
                     }
                     return Err(rejected.error);
@@ -228,7 +225,7 @@ impl Acceptor {
             Some(Piece::Control { control: Control::Resumed(_), .. }) => {
                 Err(LinkError::Direction(Kind::Resumed))
             }
-            // A client goes away by itself; what it says of that would be taken for its helper's.
+            // The server would take a client's *drain* for one of the helper's link.
             Some(Piece::Control { control: Control::Drain { .. }, .. }) => {
                 Err(LinkError::Direction(Kind::Drain))
             }
@@ -239,41 +236,40 @@ impl Acceptor {
         }
     }
 
-    /// Passes on a piece of a reply. Pieces that follow each other share a frame: streams are bytes, and whoever
-    /// does not read makes us hold few headers.
+    /// Forwards a piece of a reply. Consecutive pieces share a frame, so that few headers wait for a slow client.
     pub fn data(&mut self, id: Id, bytes: &[u8]) {
         self.overhead.carried(bytes.len());
         self.assembler.data(Kind::Reply, id, bytes);
     }
 
-    /// Passes on a control message, or says one of our own.
+    /// Sends a control message, forwarded or the helper's own.
     pub fn control(&mut self, id: Id, control: Control) {
         self.assembler.control(id, control);
     }
 
-    /// Bytes that wait to be taken.
+    /// Bytes that wait for [`flush`](Self::flush).
     pub fn pending(&self) -> usize {
         self.assembler.len()
     }
 
-    /// Whether to read what the peer sends. It is not while too many answers wait for the peer to read them: then grant
-    /// nothing more until batches were [taken](Self::flush) and sent.
+    /// Whether to read from the peer. `false` while more than [`CONTROL_BYTES_MAX`] bytes of control messages wait for
+    /// it: grant no credit and do not read until batches were [taken](Self::flush) and sent.
     pub fn may_read(&self) -> bool {
         self.assembler.control_bytes() <= CONTROL_BYTES_MAX
     }
 
-    /// When to read on what the peer sends, if not now: it has sent far more control messages, or other frames that are
-    /// nobody's data, than go along with its data. Grant nothing more until then.
+    /// When reading may go on. `None`: now. The peer has sent far more bytes without data of an open connection than
+    /// its allowance; do not read until then.
     pub fn rests_until(&self, now: Time) -> Option<Time> {
         self.overhead.rests_until(now)
     }
 
-    /// Data that [`decompose`](Self::decompose) has told was of no connection that is open.
+    /// Charges data of [`decompose`](Self::decompose) that belonged to no open connection to the peer's allowance.
     pub fn passed_over(&mut self, bytes: usize) {
         self.overhead.spend(self.now, HEADER_BYTES + bytes);
     }
 
-    /// Bytes of memory that the link takes: what waits to be taken, and what has come of an incomplete record.
+    /// Bytes of memory that the link takes: output that waits, and an incomplete record.
     pub fn held(&self) -> usize {
         self.assembler.held() + self.held_incomplete()
     }
@@ -283,27 +279,24 @@ impl Acceptor {
         self.records.as_ref().map_or(0, |records| records.held())
     }
 
-    /// When the first bytes arrived of a record that is incomplete.
+    /// When the first bytes of the incomplete record arrived.
     #[must_use]
     pub fn incomplete_since(&self) -> Option<Time> {
         self.records.as_ref()?.incomplete_since()
     }
 
-    /// To be called every 5 s while a record is incomplete. `may_read`: the driver receives what comes.
-    ///
-    /// # Errors
-    /// [`LinkError::RecordTimeout`]: the rest of the record does not come. The link is to be closed.
+    /// Call every 5 s while a record is incomplete; `may_read`: the driver reads the socket. Fails with
+    /// [`LinkError::RecordTimeout`] if the rest did not arrive: close the link.
     pub fn handle_record_timeout(&mut self, now: Time, may_read: bool) -> Result<(), LinkError> {
         self.records.as_mut().map_or(Ok(()), |records| records.handle_timeout(now, may_read))
     }
 
-    /// A batch of whatever there is.
+    /// Takes all that waits as one batch.
     pub fn flush(&mut self) -> Option<Chunk> {
         (!self.assembler.is_empty()).then(|| self.assembler.take_for(self.records.as_deref_mut()))
     }
 
-    /// Gives a spent batch's buffer back for reuse. Large ones are freed: a peer that has read everything holds next to
-    /// nothing.
+    /// Gives a sent batch's buffer back for reuse. Large buffers are freed.
     pub fn recycle(&mut self, chunk: Chunk) {
         self.assembler.recycle(chunk);
     }
@@ -342,12 +335,12 @@ mod tests {
         let mut ring = KeyRing::new();
         ring.accept(Role::Client, key.clone());
         let (mut opener, mut acceptor) = pair(key.clone());
-        let (mut scratch, mut here) = (Scratch::new(), Scratch::new());
+        let (mut scratch, mut opener_scratch) = (Scratch::new(), Scratch::new());
         let hello = opener.flush(Time(0)).unwrap();
         let mut input = acceptor.unseal(Time(0), &ring, hello.as_slice(), &mut scratch);
         assert_eq!(acceptor.decompose(&mut input), Ok(None));
         let welcome = acceptor.flush().unwrap();
-        let mut input = opener.unseal(Time(1), welcome.as_slice(), &mut here);
+        let mut input = opener.unseal(Time(1), welcome.as_slice(), &mut opener_scratch);
         let established = opener.decompose(Time(1), &mut input).unwrap();
         assert_eq!(established, Some(OpenerEvent::Established { connections_max: 1 }));
         assert_eq!(opener.initial_credit(), 1000);
@@ -365,9 +358,9 @@ mod tests {
         assert_eq!(next(), None);
     }
 
-    /// A helper has tens of thousands of such links: neither a large reply nor half a record stays behind in one.
+    /// A helper has tens of thousands of these links, so idle ones must free the buffers of large replies and records.
     #[test]
-    fn a_link_on_which_nothing_waits_holds_next_to_nothing() {
+    fn an_idle_link_frees_its_buffers() {
         let key = Key::from_secret([3; 32]);
         let mut ring = KeyRing::new();
         ring.accept(Role::Client, key.clone());
@@ -377,8 +370,8 @@ mod tests {
         let mut input = acceptor.unseal(Time(0), &ring, hello.as_slice(), &mut scratch);
         acceptor.decompose(&mut input).unwrap();
         let welcome = acceptor.flush().unwrap();
-        let mut here = Scratch::new();
-        let mut input = opener.unseal(Time(1), welcome.as_slice(), &mut here);
+        let mut opener_scratch = Scratch::new();
+        let mut input = opener.unseal(Time(1), welcome.as_slice(), &mut opener_scratch);
         opener.decompose(Time(1), &mut input).unwrap();
         let id = opener.open("10.0.0.1:5".parse().unwrap(), None).unwrap();
         opener.compose(id, &[1; 1000]);
@@ -402,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_key_is_told_so_and_lateness_ends_it() {
+    fn an_unknown_key_is_rejected_and_a_late_handshake_times_out() {
         let (mut opener, mut acceptor) = pair(Key::from_secret([3; 32]));
         let hello = opener.flush(Time(0)).unwrap();
         let mut scratch = Scratch::new();

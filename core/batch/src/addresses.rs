@@ -1,8 +1,8 @@
 //! Which client addresses a link may carry.
 //!
-//! A helper speaks for its clients, so a server that trusts addresses (redis's protected mode, access lists)
-//! trusts the helper. The rules bound that trust: only addresses inside the allowed ranges, never the server's
-//! own, loopback only over a loopback link; a library client carries only its own address.
+//! A helper states its clients' addresses, so a server that trusts addresses (redis's protected mode, access lists)
+//! trusts the helper. The rules bound that trust: only addresses inside the allowed ranges, never the server's own,
+//! loopback only over a loopback link; a library client carries only its own address.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -18,12 +18,12 @@ pub struct AddressRange {
     prefix: u8,
 }
 
-/// What is wrong with a range's text.
+/// Why a text is not an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeError {
-    /// The part before the slash is no address.
+    /// The part before the slash is not an address.
     Address,
-    /// The part after the slash is no prefix length of that family.
+    /// The part after the slash is not a prefix length of the address family.
     Prefix,
     /// Bits are set after the prefix: probably a typing error.
     HostBits,
@@ -73,7 +73,7 @@ impl AddressRange {
         address.is_ipv4() == self.network.is_ipv4() && self.masked(address) == self.network
     }
 
-    /// The private ranges and loopback, of both families: who may be carried when nothing is said.
+    /// The default: private, IPv6 link-local and loopback ranges.
     pub fn private() -> Vec<AddressRange> {
         let v4 = |a, b, prefix| AddressRange { network: Ipv4Addr::new(a, b, 0, 0).into(), prefix };
         let v6 =
@@ -113,7 +113,7 @@ pub enum Forbidden {
     ServersOwn,
     /// A loopback address over a link that is not loopback.
     Loopback,
-    /// A library client claims another's address.
+    /// A library client gave another address than the one that its link comes from.
     NotItsOwn,
 }
 
@@ -128,10 +128,10 @@ impl fmt::Display for Forbidden {
     }
 }
 
-/// The rules of one server.
+/// Which client addresses one server accepts.
 #[derive(Clone, Debug)]
 pub struct AddressRules {
-    /// Ranges that helpers may carry.
+    /// Ranges of client addresses that helpers may carry.
     pub allow: Vec<AddressRange>,
 }
 
@@ -142,7 +142,7 @@ impl Default for AddressRules {
 }
 
 impl AddressRules {
-    /// Whether a link of this role, between `peer` and our address `local`, may carry `client`.
+    /// Checks whether a link of this role, between `peer` and our address `local`, may carry `client`.
     pub fn check(
         &self,
         role: Role,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_of_the_design() {
+    fn a_link_carries_only_allowed_addresses() {
         let rules = AddressRules::default();
         let check = |role, peer: &str, local: &str, client: &str| {
             rules.check(role, peer.parse().unwrap(), local.parse().unwrap(), client.parse().unwrap())

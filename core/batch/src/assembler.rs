@@ -1,13 +1,11 @@
-//! Frames gathered into a batch.
-
 use spillway_transport::Chunk;
 use spillway_wire::session::Acknowledge;
 use spillway_wire::{Control, HEADER_BYTES, Header, Id, Kind, PAYLOAD_BYTES_MAX};
 
 use crate::records::Records;
 
-/// Gathers frames until somebody takes the batch. Consecutive data of one sender extends its last frame, so a
-/// reply written in three pieces costs one header.
+/// Gathers frames until the batch is taken. Consecutive data of one connection extends its last frame, so a reply
+/// written in three pieces costs one header.
 #[derive(Debug)]
 pub struct Assembler {
     batch: Chunk,
@@ -17,15 +15,13 @@ pub struct Assembler {
     /// The last frame, while it can be extended.
     open: Option<OpenFrame>,
     messages: u64,
-    /// Bytes of control messages in the batch.
     control_bytes: usize,
-    /// Batches taken so far.
     taken: u64,
-    /// Bytes at the front that belong to the link's beginning, which is never sealed.
+    /// Bytes of the preamble at the front. They are never sealed.
     preamble: usize,
 }
 
-/// Where the latest *credit* and *acknowledge* of a connection are in a batch, and what they say.
+/// Offset and content of one connection's latest *credit* and *acknowledge* in a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Updates {
     /// Number of the batch, plus 1.
@@ -66,14 +62,13 @@ impl Assembler {
         }
     }
 
-    /// Sets the capacity, in bytes, up to which an empty buffer is kept for reuse; 256 KiB otherwise. There are at most
-    /// two. Larger ones are freed, so that one large reply does not hold memory as long as its link lives.
+    /// Sets the capacity, in bytes, up to which each of the two buffers is kept for reuse while empty; 256 KiB by
+    /// default. Larger ones are freed, so that one large reply does not hold memory for the life of its link.
     pub(crate) fn keep_at_most(&mut self, bytes: usize) {
         self.spare_bytes_max = bytes;
     }
 
-    /// Appends a message, or extends the last one if it came from the same sender and this is its continuation
-    /// in time.
+    /// Appends a message, or extends the last frame if that is of the same connection and kind.
     pub fn data(&mut self, kind: Kind, id: Id, mut bytes: &[u8]) {
         if let Some(open) = self.open
             && open.id == id
@@ -96,12 +91,12 @@ impl Assembler {
         }
     }
 
-    /// Appends one frame as it is, `more` bit included: for relaying another link's frames.
+    /// Appends one frame unchanged, `more` bit included: for relaying another link's frames.
     pub fn frame(&mut self, kind: Kind, id: Id, bytes: &[u8], more: bool) {
         self.open = None;
         self.messages += u64::from(!more);
         let length = bytes.len().min(PAYLOAD_BYTES_MAX);
-        debug_assert_eq!(length, bytes.len(), "pieces come out of frames");
+        debug_assert_eq!(length, bytes.len(), "a piece is part of one frame");
         let buffer = self.batch.buffer();
         #[expect(clippy::cast_possible_truncation, reason = "at most PAYLOAD_BYTES_MAX")]
         let header = Header { kind, more, length: length as u16, id };
@@ -117,33 +112,35 @@ impl Assembler {
         self.control_bytes += self.batch.len() - before;
     }
 
-    /// Appends a control message that somebody else has made. Where the batch has an older *credit* or *acknowledge* of
-    /// the same connection, that one is replaced: however often a peer repeats them, a batch has two at most.
+    /// Appends a relayed control message, in place of an older *credit* or *acknowledge* of the same connection: a peer
+    /// that repeats them adds at most one *credit* and two *acknowledge* to a batch.
     pub(crate) fn update(&mut self, id: Id, control: Control, updates: &mut Updates) {
         if updates.batch != self.taken + 1 {
             *updates = Updates { batch: self.taken + 1, ..Updates::default() };
         }
-        let here = self.batch.len();
+        let offset = self.batch.len();
         match (control, updates.credit, updates.acknowledge) {
             (Control::Credit(limit), Some((at, before)), _) => {
                 let limit = limit.max(before);
                 updates.credit = Some((at, limit));
                 self.replace(at, id, Control::Credit(limit));
             }
-            // An answer that is asked for has to come after what was sent before.
-            (Control::Acknowledge(told), _, Some((at, before))) if before.answer || !told.answer => {
-                let told = Acknowledge {
-                    received: told.received.max(before.received),
-                    finish_received: told.finish_received || before.finish_received,
+            // A request for an answer must stay behind the data that was sent before it.
+            (Control::Acknowledge(acknowledge), _, Some((at, before)))
+                if before.answer || !acknowledge.answer =>
+            {
+                let acknowledge = Acknowledge {
+                    received: acknowledge.received.max(before.received),
+                    finish_received: acknowledge.finish_received || before.finish_received,
                     answer: before.answer,
                 };
-                updates.acknowledge = Some((at, told));
-                self.replace(at, id, Control::Acknowledge(told));
+                updates.acknowledge = Some((at, acknowledge));
+                self.replace(at, id, Control::Acknowledge(acknowledge));
             }
             _ => {
                 match control {
-                    Control::Credit(limit) => updates.credit = Some((here, limit)),
-                    Control::Acknowledge(told) => updates.acknowledge = Some((here, told)),
+                    Control::Credit(limit) => updates.credit = Some((offset, limit)),
+                    Control::Acknowledge(acknowledge) => updates.acknowledge = Some((offset, acknowledge)),
                     _ => {}
                 }
                 self.control(id, control);
@@ -151,7 +148,6 @@ impl Assembler {
         }
     }
 
-    /// Overwrites a control message with another one of the same length.
     fn replace(&mut self, at: usize, id: Id, control: Control) {
         let buffer = self.batch.buffer();
         let end = buffer.len();
@@ -160,35 +156,34 @@ impl Assembler {
         buffer.truncate(end);
     }
 
-    /// Bytes of control messages that wait in the batch.
     pub(crate) fn control_bytes(&self) -> usize {
         self.control_bytes
     }
 
-    /// Appends bytes that are no frame: a link's preamble.
+    /// Appends a part of the link's preamble, before all frames.
     pub fn preamble(&mut self, bytes: &[u8]) {
         self.open = None;
-        debug_assert_eq!(self.preamble, self.batch.len(), "a link begins before its first frame");
+        debug_assert_eq!(self.preamble, self.batch.len(), "the preamble comes before the first frame");
         self.batch.buffer().extend_from_slice(bytes);
         self.preamble = self.batch.len();
     }
 
-    /// Bytes gathered.
+    /// Length of the batch in bytes.
     pub fn len(&self) -> usize {
         self.batch.len()
     }
 
-    /// Bytes of memory that the batch and the spare buffer take.
+    /// Bytes of memory that the two buffers take.
     pub fn held(&self) -> usize {
         self.batch.capacity() + self.spare.as_ref().map_or(0, Chunk::capacity)
     }
 
-    /// Whether nothing is gathered.
+    /// Whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.batch.is_empty()
     }
 
-    /// Data messages appended so far, since the start.
+    /// Data messages appended since the start, over all batches.
     pub fn messages(&self) -> u64 {
         self.messages
     }
@@ -200,7 +195,7 @@ impl Assembler {
         core::mem::replace(&mut self.batch, self.spare.take().unwrap_or_default())
     }
 
-    /// Takes the batch as it is sent: sealed, if the link is encrypted. The buffer that it was gathered in stays here.
+    /// Takes the batch, sealed if the link is encrypted. The buffer with the plain frames is kept.
     pub(crate) fn take_for(&mut self, records: Option<&mut Records>) -> Chunk {
         let Some(records) = records else { return self.take() };
         let mut sealed = self.spare.take().unwrap_or_default();
@@ -216,7 +211,7 @@ impl Assembler {
         sealed
     }
 
-    /// Gives a spent buffer back for reuse.
+    /// Gives a sent batch's buffer back for reuse.
     pub fn recycle(&mut self, mut chunk: Chunk) {
         chunk.clear();
         if self.spare.is_none() && (1..=self.spare_bytes_max).contains(&chunk.capacity()) {
@@ -234,7 +229,7 @@ impl Assembler {
         self.open = Some(open);
     }
 
-    /// A message that goes on in another frame says so in the frame before.
+    /// Sets the `more` bit of the last frame if its message continues in another one.
     fn mark_more(&mut self, kind: Kind, id: Id) {
         if let Some(OpenFrame { id: open_id, kind: open_kind, start, length }) = self.open
             && (open_id, open_kind) == (id, kind)
@@ -266,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn consecutive_bytes_of_one_sender_share_a_frame() {
+    fn consecutive_bytes_of_one_connection_share_a_frame() {
         let mut assembler = Assembler::new();
         assembler.data(Kind::Reply, Id(1), b"VALUE ");
         assembler.data(Kind::Reply, Id(1), b"x\r\n");
@@ -279,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn control_between_keeps_the_order() {
+    fn a_control_message_between_data_keeps_its_place() {
         let mut assembler = Assembler::new();
         assembler.data(Kind::Request, Id(1), b"a");
         assembler.control(Id(1), Control::Finish(1));
@@ -289,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_updates_take_the_place_of_older_ones() {
+    fn repeated_updates_replace_older_ones() {
         let (mut assembler, mut updates, mut other) =
             (Assembler::new(), Updates::default(), Updates::default());
         let acknowledge =
@@ -303,31 +298,36 @@ mod tests {
         assert!(assembler.control_bytes() < 100, "{}", assembler.control_bytes());
         let chunk = assembler.take();
         assert_eq!(assembler.control_bytes(), 0);
-        let (mut input, mut disassembler, mut said) = (chunk.as_slice(), Disassembler::new(), Vec::new());
+        let (mut input, mut disassembler, mut updates_sent) =
+            (chunk.as_slice(), Disassembler::new(), Vec::new());
         while let Some(piece) = disassembler.next(&mut input).unwrap() {
             if let Piece::Control { id: Id(1), control } = piece {
-                said.push(control);
+                updates_sent.push(control);
             }
         }
-        assert_eq!(said, [Control::Credit(999), acknowledge(999, true)]);
-        // The next batch has its own.
+        assert_eq!(updates_sent, [Control::Credit(999), acknowledge(999, true)]);
+        // Updates of the previous batch do not count in the next one.
         assembler.update(Id(1), Control::Credit(7), &mut updates);
         assert_eq!(frames(&assembler.take()).len(), 1);
     }
 
     #[test]
-    fn an_answer_is_asked_for_after_what_was_sent_before() {
+    fn an_acknowledge_that_asks_for_an_answer_stays_behind_earlier_data() {
         let (mut assembler, mut updates) = (Assembler::new(), Updates::default());
-        let told = Acknowledge { received: 5, finish_received: false, answer: false };
-        assembler.update(Id(1), Control::Acknowledge(told), &mut updates);
+        let acknowledge = Acknowledge { received: 5, finish_received: false, answer: false };
+        assembler.update(Id(1), Control::Acknowledge(acknowledge), &mut updates);
         assembler.data(Kind::Request, Id(1), b"x");
-        assembler.update(Id(1), Control::Acknowledge(Acknowledge { answer: true, ..told }), &mut updates);
+        assembler.update(
+            Id(1),
+            Control::Acknowledge(Acknowledge { answer: true, ..acknowledge }),
+            &mut updates,
+        );
         let kinds: Vec<Kind> = frames(&assembler.take()).iter().map(|(header, _)| header.kind).collect();
         assert_eq!(kinds, [Kind::Acknowledge, Kind::Request, Kind::Acknowledge]);
     }
 
     #[test]
-    fn a_long_message_is_continued() {
+    fn a_long_message_is_split_into_frames() {
         let bytes = vec![7; PAYLOAD_BYTES_MAX * 2 + 10];
         let mut assembler = Assembler::new();
         assembler.data(Kind::Request, Id(3), &bytes[..100]);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_spent_buffer_is_not_kept() {
+    fn a_large_buffer_is_not_kept() {
         let mut assembler = Assembler::new();
         assembler.recycle(Chunk::with_capacity(SPARE_BYTES_MAX + 1));
         assert!(assembler.spare.is_none());

@@ -1,4 +1,4 @@
-//! What one end of a link sends: messages gathered into batches, and when a batch goes.
+//! Sending half of a link's end: gathers messages into batches and decides when a batch leaves.
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -15,26 +15,24 @@ use crate::round_trips::RoundTrips;
 
 #[derive(Debug)]
 pub(crate) struct Batching {
-    /// Of data frames.
+    /// Kind of the data frames that this end sends.
     kind: Kind,
     assembler: Assembler,
     policy: Box<dyn Policy>,
     pending_bytes_max: usize,
-    /// Set by the first batch.
     last_batch: Option<Time>,
-    /// When what is gathered was first seen waiting.
+    /// When `poll_transmit` first left the present batch waiting.
     waiting_since: Option<Time>,
-    /// At a link's opening end.
+    /// Used only at a link's opening end.
     round_trips: RoundTrips,
     batches_sent: u64,
     messages_sent: u64,
     bytes_sent: u64,
-    /// Only where somebody reads them: a server has as many ends as library clients.
+    /// `None` at a server's ends: a server has one for each library client, and does not read them.
     statistics: Option<Box<Batches>>,
 }
 
 impl Batching {
-    /// `pending_bytes_max`: see [`Limits`](crate::Limits).
     pub(crate) fn new(kind: Kind, policy: Box<dyn Policy>, pending_bytes_max: usize) -> Batching {
         Batching {
             kind,
@@ -51,42 +49,35 @@ impl Batching {
         }
     }
 
-    /// Keeps statistics of its batches from now on.
     pub(crate) fn keep_statistics(&mut self) {
         self.statistics.get_or_insert_default();
     }
 
-    /// Empty buffers of a larger capacity are not kept.
     pub(crate) fn keep_at_most(&mut self, bytes: usize) {
         self.assembler.keep_at_most(bytes);
     }
 
-    /// Another policy from now on; what the one before has learned is forgotten.
+    /// Replaces the policy. The new one starts without the old one's state.
     pub(crate) fn set_policy(&mut self, policy: Box<dyn Policy>) {
         self.policy = policy;
     }
-
-    // What is gathered.
 
     pub(crate) fn preamble(&mut self, bytes: &[u8]) {
         self.assembler.preamble(bytes);
     }
 
-    /// Bytes of one connection.
     pub(crate) fn data(&mut self, id: Id, bytes: &[u8]) {
         let before = self.assembler.messages();
         self.assembler.data(self.kind, id, bytes);
         self.asked(id, before);
     }
 
-    /// A frame of a connection whose frames somebody else makes.
     pub(crate) fn frame(&mut self, id: Id, bytes: &[u8], last: bool) {
         let before = self.assembler.messages();
         self.assembler.frame(self.kind, id, bytes, !last);
         self.asked(id, before);
     }
 
-    /// There may be one message more than before.
     fn asked(&mut self, id: Id, messages_before: u64) {
         if self.kind == Kind::Request {
             self.round_trips.asked(id, self.assembler.messages() - messages_before);
@@ -97,22 +88,18 @@ impl Batching {
         self.assembler.control(id, control);
     }
 
-    /// A control message that may take the place of an older one in the same batch.
     pub(crate) fn update(&mut self, id: Id, control: Control, updates: &mut Updates) {
         self.assembler.update(id, control, updates);
     }
 
-    /// Bytes that wait to be taken.
     pub(crate) fn pending(&self) -> usize {
         self.assembler.len()
     }
 
-    /// Bytes of data that may still be gathered.
     pub(crate) fn free(&self) -> usize {
         self.pending_bytes_max.saturating_sub(self.assembler.len())
     }
 
-    /// As much waits for transmission as may.
     pub(crate) fn is_full(&self) -> bool {
         self.free() == 0
     }
@@ -121,33 +108,26 @@ impl Batching {
         self.assembler.is_empty()
     }
 
-    /// Bytes of control messages among what waits.
     pub(crate) fn control_bytes(&self) -> usize {
         self.assembler.control_bytes()
     }
 
-    /// Bytes of memory that buffers take.
     pub(crate) fn held(&self) -> usize {
         self.assembler.held()
     }
 
-    // What is known of round trips.
-
-    /// This id names another connection than before.
     pub(crate) fn opened(&mut self, id: Id) {
         self.round_trips.opened(id);
     }
 
-    /// A reply has come. The peer may name any id.
+    /// A reply arrived. `id` is unchecked peer input.
     pub(crate) fn answered(&mut self, now: Time, id: Id) {
         if let Some(after) = self.round_trips.answered(now, id) {
             self.policy.answered(after);
         }
     }
 
-    // What goes.
-
-    /// A batch, if one is due by the policy.
+    /// Takes a batch if the policy says that one is due.
     #[must_use]
     pub(crate) fn poll_transmit(&mut self, now: Time, records: Option<&mut Records>) -> Option<Chunk> {
         if self.assembler.is_empty() {
@@ -163,14 +143,14 @@ impl Batching {
         self.flush(now, records)
     }
 
-    /// What is gathered stays for now.
+    /// The batch cannot be sent yet: starts its waiting time unless that is running.
     pub(crate) fn waits(&mut self, now: Time) {
         if !self.assembler.is_empty() {
             self.waiting_since.get_or_insert(now);
         }
     }
 
-    /// When what is gathered wants to go: `None` at once (or never, when nothing is gathered).
+    /// When the batch is due. `None`: at once.
     fn due_at(&self) -> Option<Time> {
         if self.assembler.len() >= self.policy.size_bytes() {
             return None;
@@ -183,7 +163,7 @@ impl Batching {
         (!self.assembler.is_empty()).then(|| self.due_at().unwrap_or(Time::ZERO))
     }
 
-    /// A batch of whatever there is, sealed where the link is encrypted.
+    /// Takes all that is gathered as one batch, sealed if the link is encrypted.
     pub(crate) fn flush(&mut self, now: Time, records: Option<&mut Records>) -> Option<Chunk> {
         if self.assembler.is_empty() {
             return None;
@@ -204,14 +184,10 @@ impl Batching {
         Some(batch)
     }
 
-    /// Gives a spent batch's buffer back for reuse.
     pub(crate) fn recycle(&mut self, chunk: Chunk) {
         self.assembler.recycle(chunk);
     }
 
-    // What is known.
-
-    /// What was sent, in the counters of the link.
     pub(crate) fn count_in(&self, counters: LinkCounters) -> LinkCounters {
         LinkCounters {
             batches_sent: self.batches_sent,
@@ -221,7 +197,7 @@ impl Batching {
         }
     }
 
-    /// What its batches were like; nothing where no statistics are kept.
+    /// Distributions of the batches sent; empty without [`keep_statistics`](Self::keep_statistics).
     pub(crate) fn statistics(&self) -> Batches {
         self.statistics.as_deref().copied().unwrap_or_default()
     }
@@ -233,12 +209,12 @@ mod tests {
     use crate::policy::PolicyKind;
 
     #[test]
-    fn a_batch_has_waited_since_its_first_message_was_left() {
+    fn a_batch_waits_from_the_turn_that_left_its_first_message() {
         let policy = PolicyKind::Fixed { delay: Duration::from_micros(200), bytes: 1 << 20 };
         let mut batching = Batching::new(Kind::Request, policy.build(), 1 << 20);
         batching.keep_statistics();
         batching.data(Id(1), b"first");
-        assert!(batching.poll_transmit(Time(5_000), None).is_some(), "there was none before: due at once");
+        assert!(batching.poll_transmit(Time(5_000), None).is_some(), "a link's first batch is due at once");
         for at in [65_000, 125_000] {
             batching.control(Id(1), Control::Credit(at));
             batching.data(Id(1), b"get x");

@@ -1,4 +1,4 @@
-//! One virtual connection, as one end of a link sees it.
+//! State of one virtual connection at one end of a link.
 
 mod incoming;
 mod outgoing;
@@ -10,55 +10,49 @@ use spillway_wire::CloseReason;
 pub(crate) use self::incoming::Incoming;
 pub(crate) use self::outgoing::Outgoing;
 
-/// Both directions and who has closed.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
     closed: Closed,
-    /// The peer broke a rule: nothing more is delivered, and this is what we say when the application closes.
+    /// The peer broke a rule: nothing more is delivered. The reason goes into our *close*.
     broken: Option<CloseReason>,
     /// At a server's end: the client's address.
     client: Option<SocketAddr>,
-    /// It carries a session, which keeps to credit and offsets itself.
+    /// The connection carries a session, which keeps credit and offsets itself.
     is_carrier: bool,
 }
 
-/// Who has closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closed {
     Nobody,
     Here,
     There,
-    /// The id is free.
+    /// The id may be used again.
     Both,
 }
 
-/// What an end's own closing leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClosedHere {
-    /// What the peer is told.
+    /// Reason to send to the peer.
     pub(crate) reason: CloseReason,
     /// Both ends have closed, so that the id is free.
     pub(crate) is_over: bool,
 }
 
-/// What the peer's closing leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClosedThere {
-    /// Bytes passed until now: the application has to hear of it.
+    /// The connection was open until now: the application needs an event.
     pub(crate) was_open: bool,
-    /// Both ends have closed, so that the id is free.
     pub(crate) is_over: bool,
 }
 
 impl Connection {
-    /// `limit`: how much the peer lets us send at first. `window`: how much we let it send.
+    /// `limit`: bytes that the peer lets us send at first. `window`: bytes that it may send ahead of consumption.
     pub(crate) fn new(limit: u64, window: u32) -> Connection {
         Connection::with(Outgoing::new(limit), Incoming::new(u64::from(window)))
     }
 
-    /// One that carries a session.
     pub(crate) fn carrier() -> Connection {
         Connection { is_carrier: true, ..Connection::with(Outgoing::new(u64::MAX), Incoming::unlimited()) }
     }
@@ -74,7 +68,6 @@ impl Connection {
         }
     }
 
-    /// The same of this client.
     pub(crate) fn of(self, client: SocketAddr) -> Connection {
         Connection { client: Some(client), ..self }
     }
@@ -87,18 +80,17 @@ impl Connection {
         self.is_carrier
     }
 
-    /// Whether bytes still pass.
+    /// Whether neither end has closed and the peer has broken no rule.
     pub(crate) fn is_open(&self) -> bool {
         self.closed == Closed::Nobody && self.broken.is_none()
     }
 
-    /// Whether we may still send.
     pub(crate) fn may_send(&self) -> bool {
         self.is_open() && !self.outgoing.is_finished()
     }
 
-    /// Whether the peer still hears what we say of the connection.
-    pub(crate) fn is_heard(&self) -> bool {
+    /// Whether control messages may still be sent: this end has not closed, and the peer has broken no rule.
+    pub(crate) fn may_control(&self) -> bool {
         !self.is_closed_here() && self.broken.is_none()
     }
 
@@ -110,17 +102,16 @@ impl Connection {
         matches!(self.closed, Closed::There | Closed::Both)
     }
 
-    /// Whether what the client's TCP acknowledges matters: after our own close the rest is kept until the helper closes too.
-    pub(crate) fn hears_acknowledgements(&self) -> bool {
+    /// After our own close, kept replies remain until the helper closes, so acknowledgements still count.
+    pub(crate) fn takes_acknowledgements(&self) -> bool {
         self.is_open() || (self.outgoing.is_keeping() && self.broken.is_none())
     }
 
-    /// The peer broke a rule.
     pub(crate) fn break_off(&mut self, reason: CloseReason) {
         self.broken = Some(reason);
     }
 
-    /// The application closes. None: it has closed already.
+    /// The application closes. `None`: it has closed before.
     pub(crate) fn close(&mut self, reason: CloseReason) -> Option<ClosedHere> {
         self.closed = match self.closed {
             Closed::Nobody => Closed::Here,
@@ -130,7 +121,6 @@ impl Connection {
         Some(ClosedHere { reason: self.broken.unwrap_or(reason), is_over: self.closed == Closed::Both })
     }
 
-    /// The peer closes.
     pub(crate) fn closed_there(&mut self) -> ClosedThere {
         let was_open = self.is_open();
         self.closed = if self.is_closed_here() { Closed::Both } else { Closed::There };
@@ -147,7 +137,7 @@ mod tests {
         let mut ours = Connection::new(0, 0);
         let closed = ClosedHere { reason: CloseReason::Normal, is_over: false };
         assert_eq!(ours.close(CloseReason::Normal), Some(closed));
-        assert_eq!(ours.close(CloseReason::Normal), None, "once is enough");
+        assert_eq!(ours.close(CloseReason::Normal), None, "a second close sends nothing");
         assert_eq!(ours.closed_there(), ClosedThere { was_open: false, is_over: true });
 
         let mut theirs = Connection::new(0, 0);
@@ -158,10 +148,10 @@ mod tests {
     }
 
     #[test]
-    fn who_broke_a_rule_is_told_which() {
+    fn close_carries_the_reason_after_a_broken_rule() {
         let mut connection = Connection::new(0, 0);
         connection.break_off(CloseReason::OverCredit);
-        assert!(!connection.is_open() && !connection.is_heard());
+        assert!(!connection.is_open() && !connection.may_control());
         let closed = ClosedHere { reason: CloseReason::OverCredit, is_over: false };
         assert_eq!(connection.close(CloseReason::Normal), Some(closed));
     }

@@ -1,4 +1,4 @@
-//! What both ends of a link have in common: the table of virtual connections, what comes in, what goes out.
+//! State that both ends of a link share: the table of virtual connections, the receiving and the sending half.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -13,18 +13,18 @@ use crate::error::ConsumedTooMuch;
 use crate::id_table::IdTable;
 use crate::limits::LinkCounters;
 use crate::receiving::Receiving;
-use crate::run::{Front, Taken, front};
+use crate::run::{Front, RunOutcome, front};
 
-/// What to do with something that came in.
+/// What the caller does with a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Incoming {
-    /// The application hears of it.
+pub(crate) enum Disposition {
+    /// Return an event for the application.
     Deliver,
-    /// The session hears of it that the connection carries.
+    /// Return an event for the session that the connection carries.
     Carry,
-    /// Nobody is interested any more.
-    PassOver,
-    /// The peer broke a rule: the application hears that the connection is closed.
+    /// Ignore the frame: its connection has ended, or it needs no event.
+    Ignore,
+    /// The peer broke a rule: return a close event.
     Broken(CloseReason),
 }
 
@@ -33,12 +33,12 @@ pub(crate) struct Ends {
     pub(crate) batching: Batching,
     pub(crate) receiving: Receiving,
     connections: IdTable<Connection>,
-    /// Connections that were told of no room because too much waits for transmission.
+    /// Connections that could not send because too much waits for transmission.
     blocked: Vec<Id>,
-    /// Connections that have room again and have not been told.
+    /// Connections that may have room again and are not reported by `poll_room` yet.
     room: VecDeque<Id>,
-    /// Connections whose helpers are to be told what was taken, each once.
-    owed: Vec<Id>,
+    /// Connections whose requests are to be acknowledged to the helper, each once.
+    acknowledges_due: Vec<Id>,
     messages_received: u64,
     bytes_received: u64,
     strays: u64,
@@ -53,7 +53,7 @@ impl Ends {
             connections: IdTable::new(),
             blocked: Vec::new(),
             room: VecDeque::new(),
-            owed: Vec::new(),
+            acknowledges_due: Vec::new(),
             messages_received: 0,
             bytes_received: 0,
             strays: 0,
@@ -61,12 +61,10 @@ impl Ends {
         }
     }
 
-    /// Bytes of memory that buffers take: what waits to be taken, and what has come of an incomplete record.
     pub(crate) fn held(&self) -> usize {
         self.batching.held() + self.receiving.held()
     }
 
-    /// What the link has done.
     pub(crate) fn counters(&self) -> LinkCounters {
         self.batching.count_in(LinkCounters {
             messages_received: self.messages_received,
@@ -77,7 +75,6 @@ impl Ends {
         })
     }
 
-    /// How many connections have not ended.
     pub(crate) fn connections(&self) -> usize {
         self.connections.len()
     }
@@ -94,7 +91,7 @@ impl Ends {
         self.connections.get_mut(id)
     }
 
-    /// The caller has checked that `id` is in range and free.
+    /// `id` must be free and in range.
     pub(crate) fn insert(&mut self, id: Id, connection: Connection) {
         let before = self.connections.insert(id, connection);
         self.batching.opened(id);
@@ -108,8 +105,6 @@ impl Ends {
     pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + '_ {
         self.connections.iter().map(|(id, _)| id)
     }
-
-    // What goes out.
 
     pub(crate) fn compose(&mut self, id: Id, bytes: &[u8]) -> usize {
         let free = self.batching.free();
@@ -152,10 +147,10 @@ impl Ends {
                 continue;
             }
             if room > 0 {
-                connection.outgoing.told_of_room();
+                connection.outgoing.room_reported();
                 return Some(id);
             }
-            // Credit came while too much waits for transmission: the next batch taken is the moment.
+            // Too much waits for transmission: report the connection after the next batch.
             if connection.outgoing.credit() > 0 && connection.outgoing.block() {
                 self.blocked.push(id);
             }
@@ -163,12 +158,11 @@ impl Ends {
         None
     }
 
-    /// Somebody is still to be named by `poll_room`, unless there is no room any more.
     pub(crate) fn has_room(&self) -> bool {
         !self.room.is_empty()
     }
 
-    /// `poll_room` is to name the connection when its credit rises.
+    /// `poll_room` names the connection when its credit rises.
     pub(crate) fn want_room(&mut self, id: Id) {
         if let Some(connection) = self.get_mut(id) {
             connection.outgoing.want_room();
@@ -185,12 +179,12 @@ impl Ends {
         Ok(())
     }
 
-    /// The same of bytes that may be another connection's, which had the id before: no more than were received.
+    /// As `consumed`, but at most the bytes received: `bytes` may belong to an earlier connection with this id.
     pub(crate) fn consumed_at_most(&mut self, id: Id, bytes: usize) {
         if let Some(connection) = self.get(id) {
             let most = usize::try_from(connection.incoming.unconsumed()).unwrap_or(usize::MAX);
             let outcome = self.consumed(id, bytes.min(most));
-            debug_assert_eq!(outcome, Ok(()), "at most what was received");
+            debug_assert_eq!(outcome, Ok(()), "at most the bytes received");
         }
     }
 
@@ -203,7 +197,7 @@ impl Ends {
         self.batching.control(id, Control::Finish(offset));
     }
 
-    /// Whether the connection is over, and its id free, with this.
+    /// Returns whether both ends have closed now, so that the id is free.
     pub(crate) fn close(&mut self, id: Id, reason: CloseReason) -> bool {
         let Some(connection) = self.get_mut(id) else { return false };
         let Some(closed) = connection.close(reason) else { return false };
@@ -214,7 +208,6 @@ impl Ends {
         closed.is_over
     }
 
-    /// A batch, if one is due by the policy.
     #[must_use]
     pub(crate) fn poll_transmit(&mut self, now: Time) -> Option<Chunk> {
         let batch = self.batching.poll_transmit(now, self.receiving.records())?;
@@ -222,7 +215,6 @@ impl Ends {
         Some(batch)
     }
 
-    /// A batch of whatever there is.
     pub(crate) fn flush(&mut self, now: Time) -> Option<Chunk> {
         let batch = self.batching.flush(now, self.receiving.records())?;
         self.unblock();
@@ -238,33 +230,29 @@ impl Ends {
         }
     }
 
-    // What comes in.
-
-    /// Counts data of a connection that this end only passes on.
     pub(crate) fn relayed(&mut self, bytes: usize, last: bool) {
         self.messages_received += u64::from(last);
         self.bytes_received += bytes as u64;
     }
 
-    /// Counts a frame that belongs to nobody.
     pub(crate) fn stray(&mut self) {
         self.strays += 1;
     }
 
-    pub(crate) fn incoming_data(&mut self, id: Id, bytes: usize, last: bool) -> Incoming {
+    pub(crate) fn incoming_data(&mut self, id: Id, bytes: usize, last: bool) -> Disposition {
         let Some(connection) = self.connections.get_mut(id) else {
             self.strays += 1;
-            return Incoming::PassOver;
+            return Disposition::Ignore;
         };
         if !connection.is_open() {
-            return Incoming::PassOver;
+            return Disposition::Ignore;
         }
         if let Err(reason) = connection.incoming.receive(bytes) {
             return break_rule(connection, reason);
         }
         let is_carrier = connection.is_carrier();
         self.relayed(bytes, last);
-        if is_carrier { Incoming::Carry } else { Incoming::Deliver }
+        if is_carrier { Disposition::Carry } else { Disposition::Deliver }
     }
 
     pub(crate) fn incoming_credit(&mut self, id: Id, limit: u64) {
@@ -277,14 +265,14 @@ impl Ends {
         }
     }
 
-    /// The client's TCP has acknowledged replies to its helper. The first word of that begins their keeping.
-    pub(crate) fn incoming_acknowledge(&mut self, id: Id, through: u64, bytes_max: usize) -> Incoming {
+    /// The client's TCP has acknowledged replies to its helper. Replies are kept from the first acknowledgement on.
+    pub(crate) fn incoming_acknowledge(&mut self, id: Id, through: u64, bytes_max: usize) -> Disposition {
         let Some(connection) = self.connections.get_mut(id) else {
             self.strays += 1;
-            return Incoming::PassOver;
+            return Disposition::Ignore;
         };
-        if bytes_max == 0 || !connection.hears_acknowledgements() {
-            return Incoming::PassOver;
+        if bytes_max == 0 || !connection.takes_acknowledgements() {
+            return Disposition::Ignore;
         }
         connection.outgoing.keep(bytes_max);
         if connection.outgoing.acknowledged(through).is_err() {
@@ -293,50 +281,50 @@ impl Ends {
         if connection.outgoing.wants_room() {
             self.room.push_back(id);
         }
-        Incoming::PassOver
+        Disposition::Ignore
     }
 
-    pub(crate) fn incoming_finish(&mut self, id: Id, offset: u64) -> Incoming {
+    pub(crate) fn incoming_finish(&mut self, id: Id, offset: u64) -> Disposition {
         let Some(connection) = self.get_mut(id) else {
             self.strays += 1;
-            return Incoming::PassOver;
+            return Disposition::Ignore;
         };
         if !connection.is_open() || connection.incoming.is_finished() {
-            return Incoming::PassOver;
+            return Disposition::Ignore;
         }
         match connection.incoming.finish(offset) {
-            Ok(()) => Incoming::Deliver,
+            Ok(()) => Disposition::Deliver,
             Err(reason) => break_rule(connection, reason),
         }
     }
 
-    /// Something came that has no place on a connection of this sort.
-    pub(crate) fn incoming_nonsense(&mut self, id: Id) -> Incoming {
+    /// A control message that is not allowed on this kind of connection.
+    pub(crate) fn incoming_disallowed(&mut self, id: Id) -> Disposition {
         match self.get_mut(id) {
             None => {
                 self.strays += 1;
-                Incoming::PassOver
+                Disposition::Ignore
             }
             Some(connection) if connection.is_open() => break_rule(connection, CloseReason::Protocol),
-            Some(_) => Incoming::PassOver,
+            Some(_) => Disposition::Ignore,
         }
     }
 
-    /// The peer closed. `Deliver`: the application must hear of it and close too.
-    pub(crate) fn incoming_close(&mut self, id: Id) -> Incoming {
+    /// The peer closed. `Deliver`: the application must close too.
+    pub(crate) fn incoming_close(&mut self, id: Id) -> Disposition {
         let Some(connection) = self.get_mut(id) else {
             self.strays += 1;
-            return Incoming::PassOver;
+            return Disposition::Ignore;
         };
         let closed = connection.closed_there();
         if closed.is_over {
             self.remove(id);
         }
-        if closed.was_open { Incoming::Deliver } else { Incoming::PassOver }
+        if closed.was_open { Disposition::Deliver } else { Disposition::Ignore }
     }
 
-    /// Takes the data frames at the front of `input` that the application may have as they are. Between frames only.
-    pub(crate) fn incoming_run<'a>(&mut self, input: &mut &'a [u8]) -> Taken<'a> {
+    /// Takes the data frames at the front of `input` that may be forwarded unchanged. Call only between frames.
+    pub(crate) fn incoming_run<'a>(&mut self, input: &mut &'a [u8]) -> RunOutcome<'a> {
         let mut length = 0;
         let found = loop {
             match front(&input[length..]) {
@@ -345,22 +333,21 @@ impl Ends {
                     if self.take_frame(&header) {
                         length += HEADER_BYTES + payload.len();
                     } else if is_idle {
-                        // It carries nothing, to nobody.
+                        // An empty data frame of a connection that cannot receive: skip it.
                         *input = &input[HEADER_BYTES..];
                     } else {
-                        break Taken::Apart;
+                        break RunOutcome::Disassemble;
                     }
                 }
-                Front::Other => break Taken::Apart,
-                Front::Cut => break Taken::Cut,
+                Front::Other => break RunOutcome::Disassemble,
+                Front::Incomplete => break RunOutcome::Incomplete,
             }
         };
         let (run, rest) = input.split_at(length);
         *input = rest;
-        if run.is_empty() { found } else { Taken::Run(run) }
+        if run.is_empty() { found } else { RunOutcome::Run(run) }
     }
 
-    /// Counts this frame as received, if the application may have it as it is.
     fn take_frame(&mut self, header: &Header) -> bool {
         let bytes = usize::from(header.length);
         let Some(connection) = self.get_mut(header.id) else { return false };
@@ -370,40 +357,36 @@ impl Ends {
             && connection.incoming.receive(bytes).is_ok();
         if may && bytes > 0 {
             self.relayed(bytes, !header.more);
-            self.owe(header.id);
+            self.acknowledge_later(header.id);
         }
         may
     }
 
-    // What a server has taken.
-
-    /// Something of this connection was taken.
-    pub(crate) fn owe(&mut self, id: Id) {
-        if self.get_mut(id).is_some_and(|connection| connection.incoming.owe()) {
-            self.owed.push(id);
+    pub(crate) fn acknowledge_later(&mut self, id: Id) {
+        if self.get_mut(id).is_some_and(|connection| connection.incoming.mark_acknowledge_due()) {
+            self.acknowledges_due.push(id);
         }
     }
 
-    /// Tells all that is owed.
-    pub(crate) fn tell_owed(&mut self) {
-        while let Some(id) = self.owed.pop() {
+    pub(crate) fn send_acknowledges(&mut self) {
+        while let Some(id) = self.acknowledges_due.pop() {
             let Some(connection) = self.get_mut(id) else { continue };
             let is_open = connection.is_open();
-            if let Some(told) = connection.incoming.pay()
+            if let Some(acknowledge) = connection.incoming.take_acknowledge()
                 && is_open
             {
-                self.batching.control(id, Control::Acknowledge(told));
+                self.batching.control(id, Control::Acknowledge(acknowledge));
             }
         }
     }
 
-    /// What a server says that it has taken. `None`: it cannot have.
-    pub(crate) fn incoming_taken(&self, id: Id, told: Acknowledge) -> Option<u64> {
-        self.get(id)?.outgoing.can_be_taken(told).then_some(told.received)
+    /// Checks a server's acknowledgement and returns its offset. `None`: it exceeds what was sent.
+    pub(crate) fn check_acknowledge(&self, id: Id, acknowledge: Acknowledge) -> Option<u64> {
+        self.get(id)?.outgoing.may_have_received(acknowledge).then_some(acknowledge.received)
     }
 }
 
-fn break_rule(connection: &mut Connection, reason: CloseReason) -> Incoming {
+fn break_rule(connection: &mut Connection, reason: CloseReason) -> Disposition {
     connection.break_off(reason);
-    Incoming::Broken(reason)
+    Disposition::Broken(reason)
 }

@@ -1,5 +1,3 @@
-//! Why a link cannot go on.
-
 use core::fmt;
 
 use spillway_auth::Altered;
@@ -7,32 +5,32 @@ use spillway_wire::preamble::{KeyId, PreambleError, Role, Verdict};
 use spillway_wire::record::RecordLength;
 use spillway_wire::{DisassembleError, Id, Kind};
 
-/// Why a link cannot go on. Whatever is still to be transmitted may tell the peer; then close the connection.
+/// A fatal error of a link. Send what still waits, which may inform the peer; then close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkError {
-    /// The peer does not begin as a link does.
+    /// The peer's first bytes are not a link's preamble.
     Preamble(PreambleError),
     /// The peer's stream is not a sequence of frames.
     Frame(DisassembleError),
-    /// No link version in common; the peer speaks these.
+    /// No link version in common. The peer's range:
     Version {
-        /// Lowest.
+        /// Lowest link version of the peer.
         min: u8,
-        /// Highest.
+        /// Highest link version of the peer.
         max: u8,
     },
     /// The peer named a key that is not accepted for its role.
     UnknownKey {
-        /// The role it wanted.
+        /// The role that the peer asked for.
         role: Role,
-        /// The key it named.
+        /// The key that the peer named.
         key: KeyId,
     },
-    /// The peer does not know the key that it named.
+    /// The peer does not have the key that it named.
     WrongProof,
     /// The server refused the link.
     RefusedByServer(Verdict),
-    /// The server's answer makes no sense: a version that was not offered, or no connections at all.
+    /// The server's welcome is invalid: a version that was not offered, or an impossible number of connections.
     Welcome,
     /// The peer did not authenticate in time.
     HandshakeTimeout,
@@ -40,17 +38,17 @@ pub enum LinkError {
     Id(Id),
     /// A frame that this end of a link never receives.
     Direction(Kind),
-    /// Words of a session on a link of a version that carries none.
+    /// A message of sessions on a link whose version cannot carry them.
     Sessions,
     /// The peer's stream is not a sequence of records.
     Record(RecordLength),
-    /// What came on an encrypted link, or during its key exchange, is not what the peer sent.
+    /// Bytes of an encrypted link, or of its key exchange, were altered on the path.
     Altered,
-    /// The rest of a record did not come.
+    /// The rest of a record did not arrive in time.
     RecordTimeout,
     /// The link would not be encrypted, and this end requires it.
     Unencrypted,
-    /// Our own mistake: bytes of an encrypted link that have not been opened are not taken apart.
+    /// The caller passed sealed bytes of an encrypted link to `decompose`: pass them through `unseal` first.
     Sealed,
 }
 
@@ -61,34 +59,37 @@ impl fmt::Display for LinkError {
             LinkError::Frame(error) => error.fmt(f),
             LinkError::Version { min, max } => write!(
                 f,
-                "no link version in common: the peer speaks {min} to {max}, this program {} to {}; update the older",
+                "no link version in common: the peer supports {min} to {max}, this program {} to {}; update the older",
                 spillway_wire::preamble::VERSIONS.start(),
                 spillway_wire::preamble::VERSIONS.end()
             ),
             LinkError::UnknownKey { role, key } => {
                 write!(f, "key {key} is not accepted of a {role}: give both sides the same key file")
             }
-            LinkError::WrongProof => f.write_str("the peer does not know the key that it named"),
+            LinkError::WrongProof => f.write_str("the peer does not have the key that it named"),
             LinkError::RefusedByServer(verdict) => f.write_str(match verdict {
                 Verdict::Key => "the server does not accept our key for this role",
                 Verdict::Version => "the server speaks none of our link versions",
                 Verdict::Full => "the server has no room for another link",
                 Verdict::Proceed => "the server closed the link while it was set up",
             }),
-            LinkError::Welcome => f.write_str("the server's welcome makes no sense"),
+            LinkError::Welcome => f.write_str(
+                "the server's welcome is invalid (a version that was not offered, or a wrong number of connections): \
+                 update both programs to the same version",
+            ),
             LinkError::HandshakeTimeout => f.write_str("the peer did not authenticate in time"),
             LinkError::Id(id) => write!(f, "connect for {id}, which is in use or out of range"),
             LinkError::Record(error) => write!(f, "{error}: altered on the way, or not a Spillway peer"),
             LinkError::Altered => Altered.fmt(f),
             LinkError::RecordTimeout => {
-                f.write_str("the rest of a record did not come within 10 s: withheld on the way, or the peer stands still")
+                f.write_str("the rest of a record did not arrive within 10 s: held back on the path, or the peer hangs")
             }
             LinkError::Unencrypted => f.write_str(
-                "the link would not be encrypted, which is required here: update the peer to link version 4, and give both \
-                 sides a key",
+                "the link would not be encrypted, which is required here: update the peer to link version 4, and \
+                 give both sides a key",
             ),
-            LinkError::Sealed => f.write_str("records were to be taken apart before they were opened"),
-            LinkError::Sessions => f.write_str("a session on a link of version 1, which carries none"),
+            LinkError::Sealed => f.write_str("internal error: sealed bytes were not passed through unseal"),
+            LinkError::Sessions => f.write_str("a message of sessions on a link of version 1, which cannot carry them"),
             LinkError::Direction(kind) => write!(f, "{kind:?} came from the wrong side of the link"),
         }
     }
@@ -96,12 +97,12 @@ impl fmt::Display for LinkError {
 
 impl core::error::Error for LinkError {}
 
-/// An application says that it has consumed more of a connection than it has received. Nothing has changed.
+/// An application reported more bytes consumed than the connection has received. The report changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConsumedTooMuch {
-    /// Bytes that were said to be consumed.
+    /// Bytes reported as consumed.
     pub bytes: usize,
-    /// Bytes that were received and not consumed before.
+    /// Bytes received and not consumed before.
     pub unconsumed: u64,
 }
 
@@ -110,8 +111,8 @@ impl fmt::Display for ConsumedTooMuch {
         let ConsumedTooMuch { bytes, unconsumed } = self;
         write!(
             f,
-            "{bytes} bytes are said to be consumed, but only {unconsumed} were received and not consumed before: count \
-             each byte once"
+            "{bytes} bytes were reported as consumed, but only {unconsumed} were received and not consumed before: \
+             count each byte once"
         )
     }
 }

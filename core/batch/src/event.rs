@@ -1,5 +1,3 @@
-//! What a server's end of a link tells, and what it knows of a connection.
-
 use core::net::SocketAddr;
 
 use spillway_wire::preamble::{KeyId, Role};
@@ -10,84 +8,81 @@ use spillway_wire::{CloseReason, Control, Id, Kind};
 use crate::ServerLink;
 use crate::addresses::Forbidden;
 
-/// What a link tells the server.
+/// An event of a server's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerEvent<'a> {
     /// The peer has authenticated.
     Established {
-        /// Who it is.
+        /// The peer's role.
         role: Role,
-        /// With which key.
+        /// The key with which the peer authenticated.
         key: KeyId,
     },
-    /// A client wants to connect: answer with [`ServerLink::accept`] or [`ServerLink::refuse`], now or later.
-    /// Its requests may arrive before the answer.
+    /// A client connects: answer with [`ServerLink::accept`] or [`ServerLink::refuse`]. Requests may come before that.
     Connect {
         /// The new virtual connection.
         id: Id,
         /// The client's address.
         client: SocketAddr,
-        /// The server it wants, if it says so.
+        /// The server that the client asks for, if the helper states one.
         server: Option<SocketAddr>,
     },
     /// A client address was not allowed; the connection has been refused. For the log.
     Forbidden {
-        /// The address claimed.
+        /// The client address that was refused.
         client: SocketAddr,
-        /// Why not.
+        /// The rule that the address breaks.
         why: Forbidden,
     },
-    /// Bytes from a client, within its window. Keep them until the application has read them, then say
-    /// [`ServerLink::consumed`].
+    /// Bytes from a client, within its window. Call [`ServerLink::consumed`] when the application has read them.
     Data {
-        /// Whose.
+        /// The virtual connection.
         id: Id,
         /// The bytes, never empty.
         bytes: &'a [u8],
     },
-    /// The client sends no more.
+    /// The client has ended its stream of requests.
     Finished {
-        /// Which.
+        /// The virtual connection.
         id: Id,
     },
-    /// The connection is closed by the other side, or broken. Nothing more comes of it; call
-    /// [`ServerLink::close`] when the application has closed it too: its id is free only then.
+    /// The peer has closed the connection, or broken a rule. The connection receives nothing more. Call
+    /// [`ServerLink::close`] when the application has closed it too: only that frees the id.
     Closed {
-        /// Which.
+        /// The virtual connection.
         id: Id,
-        /// Why.
+        /// The peer's reason, or the rule that it broke.
         reason: CloseReason,
     },
-    /// A session's first words. The connection carries it: answer with what a table of sessions says to them, by
-    /// [`ServerLink::say`], or with [`ServerLink::refuse`].
+    /// A session begins or resumes on a new connection. Pass this to the table of sessions and send its answer by
+    /// [`ServerLink::say`], or call [`ServerLink::refuse`].
     Session {
         /// The new virtual connection.
         id: Id,
-        /// In which kind of frame: *connect* or *reconnect*.
+        /// Kind of the frame: *connect* or *reconnect*.
         kind: Kind,
         /// The client's address.
         client: SocketAddr,
-        /// What it says of the session.
+        /// The session's opening message.
         opening: Opening,
     },
     /// Bytes of a session.
     Carried {
-        /// By which connection.
+        /// The connection that carries the session.
         id: Id,
         /// The bytes, never empty.
         bytes: &'a [u8],
     },
-    /// A control message of a session. After *close* nothing more comes; the id is free when our own
-    /// *close* is said too.
+    /// A control message of a session. *close* is the last one; the id is free when our own *close* is sent too.
     CarriedControl {
-        /// By which connection.
+        /// The connection that carries the session.
         id: Id,
         /// The message.
         control: Control,
     },
-    /// The helper wants to go away within this time.
+    /// The helper drains: its connections are to be moved or ended before the deadline.
     Drain {
-        /// Milliseconds.
+        /// Time left, in milliseconds.
         deadline_ms: u32,
     },
 }
@@ -97,7 +92,7 @@ pub enum ServerEvent<'a> {
 pub struct Info {
     /// The client's address.
     pub client: SocketAddr,
-    /// Whether it comes through a helper or from a client that speaks links itself.
+    /// Whether the connection comes through a helper or from a library client.
     pub role: Role,
     /// Bytes of requests received.
     pub bytes_received: u64,

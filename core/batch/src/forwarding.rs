@@ -1,7 +1,7 @@
-//! Forwarding without disassembly (PostMan §4.2, "Further optimization"): a server that only passes requests on, a leader
-//! or a proxy, takes a batch's data frames as one run of bytes, headers included, and gives replies back the same way.
-//!
-//! Control stays apart, and so do sessions: their bytes belong to a stream that outlives the connection named in a header.
+//! Forwarding without disassembly (PostMan §4.2, "Further optimization"): a server that only forwards requests, such as
+//! a leader or a proxy, takes data frames as one run of bytes, headers included, and returns replies the same way.
+//! Control messages and sessions come as events: a session's bytes belong to a stream that outlives the connection in
+//! the header.
 
 use alloc::vec::Vec;
 
@@ -11,24 +11,23 @@ use spillway_wire::{HEADER_BYTES, Header, Kind};
 use crate::connection::Connection;
 use crate::error::LinkError;
 use crate::event::ServerEvent;
-use crate::run::{Taken, frames};
+use crate::run::{RunOutcome, frames};
 use crate::server::ServerLink;
 
-/// What a link brings to a server that passes requests on.
+/// What a server that forwards requests receives on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received<'a> {
-    /// Data frames of clients as they came, headers included: whole ones, at least one. Say
-    /// [`ServerLink::forwarded`] when they have been passed on.
+    /// Complete, unchanged data frames, headers included; not empty. Call [`ServerLink::forwarded`] after forwarding.
     Run(&'a [u8]),
-    /// Anything else. Never [`ServerEvent::Data`].
+    /// Any event except [`ServerEvent::Data`].
     Event(ServerEvent<'a>),
 }
 
 impl ServerLink {
-    /// This number of bytes was taken off the front of the input, a run among them.
-    pub(crate) fn account_run(&mut self, now: Time, taken: usize, found: &Taken<'_>) {
+    /// Charges `taken` bytes of input to the allowance; `found` may hold a run that is part of them.
+    pub(crate) fn account_run(&mut self, now: Time, taken: usize, found: &RunOutcome<'_>) {
         let Some(allowance) = &mut self.allowance else { return };
-        let run = if let Taken::Run(run) = found { *run } else { &[] };
+        let run = if let RunOutcome::Run(run) = found { *run } else { &[] };
         allowance.spend(now, taken - run.len());
         for (_, payload) in frames(run) {
             match payload.len() {
@@ -38,11 +37,8 @@ impl ServerLink {
         }
     }
 
-    /// As [`decompose`](Self::decompose), but requests come as they are: [`Received::Run`] instead of
-    /// [`ServerEvent::Data`]. Sessions come by their own events as always.
-    ///
-    /// A frame that is not there as a whole stays in `input`: have it before what is received next. The two ways of
-    /// taking a link apart may be mixed as long as that is kept.
+    /// As [`decompose`](Self::decompose), but with [`Received::Run`] instead of [`ServerEvent::Data`]. An incomplete
+    /// frame stays in `input`: put it in front of the next bytes received. Then both methods may be mixed on one link.
     pub fn decompose_run<'a>(
         &mut self,
         now: Time,
@@ -53,16 +49,15 @@ impl ServerLink {
         Ok(if run.is_empty() { event.map(Received::Event) } else { Some(Received::Run(run)) })
     }
 
-    /// A run, or whole frames of it, has been passed on: its clients may send as much more. As
-    /// [`consumed`](Self::consumed) for each of its messages.
+    /// A run, or complete frames of it, was forwarded: as [`consumed`](Self::consumed) for each of its frames.
     pub fn forwarded(&mut self, run: &[u8]) {
         for (header, payload) in frames(run) {
             self.ends.consumed_at_most(header.id, payload.len());
         }
     }
 
-    /// Takes a run of reply frames. What a connection has no credit for, or the batch no room, is put into `rest` as
-    /// frames, in order: try it again, before later replies, when [`poll_room`](Self::poll_room) has named a connection.
+    /// Takes a run of reply frames. Bytes beyond a connection's credit or the batch's bound are appended to `rest` as
+    /// frames, in order: pass them again, before later replies, when [`poll_room`](Self::poll_room) names a connection.
     /// Replies to connections that have ended are dropped.
     pub fn compose_run(&mut self, run: &[u8], rest: &mut Vec<u8>) {
         for (header, payload) in frames(run) {

@@ -1,4 +1,4 @@
-//! How a link begins, for both ends. See `spillway_wire::preamble` for the messages.
+//! The handshake of a link, for both ends. See `spillway_wire::preamble` for the messages.
 
 use alloc::vec::Vec;
 
@@ -14,12 +14,12 @@ use crate::error::LinkError;
 use crate::limits::connections_max_of;
 use crate::records::Encryption;
 
-/// Whole hello and whole welcome: what the key exchange is bound to.
+/// The key exchange is bound to the complete hello and welcome.
 const PROLOGUE_BYTES: usize = HELLO_BYTES + WELCOME_BYTES;
 
 impl Encryption {
-    /// The link versions that this end speaks. (To speak only those that can encrypt is not all there is to requiring it:
-    /// a link without a key is not encrypted in any version.)
+    /// Link versions of this end. `Required` needs a check of the key besides: a link with the loopback-only key is not
+    /// encrypted in any version.
     fn versions(self) -> RangeInclusive<u8> {
         match self {
             Encryption::Preferred => VERSIONS,
@@ -29,7 +29,6 @@ impl Encryption {
     }
 }
 
-/// Whether batches of such a link are encrypted.
 fn is_encrypted(version: u8, key: &Key) -> bool {
     version >= ENCRYPTED_SINCE && !key.is_loopback_only()
 }
@@ -57,14 +56,13 @@ impl Gather {
         Some(message)
     }
 
-    /// A peer that is no link is told apart by its first bytes: it may never send as many as a message has.
+    /// Rejects a peer that is not a link by its first bytes, because such a peer may never send a whole message.
     fn check_magic(&self) -> Result<(), PreambleError> {
         let length = self.held.len().min(MAGIC.len());
         if self.held[..length] == MAGIC[..length] { Ok(()) } else { Err(PreambleError::Magic) }
     }
 }
 
-/// What the server's welcome settled for a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settled {
     pub(crate) version: u8,
@@ -72,7 +70,7 @@ pub(crate) struct Settled {
     pub(crate) connections_max: u32,
 }
 
-/// The opener's side: hello out, welcome and key exchange in, proof and key exchange out.
+/// The opener's side: sends hello; receives welcome and key exchange; sends proof and key exchange.
 #[derive(Debug)]
 pub(crate) struct Opening {
     hello: Hello,
@@ -80,7 +78,7 @@ pub(crate) struct Opening {
     fresh: Fresh,
     is_encryption_required: bool,
     gather: Gather,
-    /// What the server said, when its part of the key exchange is still to come.
+    /// The server's welcome, while its part of the key exchange is missing.
     welcomed: Option<Welcomed>,
 }
 
@@ -91,12 +89,11 @@ struct Welcomed {
     prologue: [u8; PROLOGUE_BYTES],
 }
 
-/// The opener's side is done.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) settled: Settled,
     pub(crate) proof: [u8; PROOF_BYTES],
-    /// Of an encrypted link: what the server is to be told besides, and the channel.
+    /// On an encrypted link: our part of the key exchange, to be sent, and the channel.
     pub(crate) encrypted: Option<([u8; EXCHANGE_BYTES], Channel)>,
 }
 
@@ -122,7 +119,7 @@ impl Opening {
         (opening, hello.emit())
     }
 
-    /// `None` while more input is needed; then our proof, to be sent.
+    /// Consumes input. `None`: more is needed.
     pub(crate) fn advance(&mut self, input: &mut &[u8]) -> Result<Option<Opened>, LinkError> {
         if self.welcomed.is_none() {
             let Some(bytes) = self.gather.take::<WELCOME_BYTES>(input) else {
@@ -172,7 +169,7 @@ impl Opening {
     }
 }
 
-/// The server's side: hello in, welcome and key exchange out, proof and key exchange in.
+/// The server's side: receives hello; sends welcome and key exchange; receives proof and key exchange.
 #[derive(Debug)]
 pub(crate) struct Accepting {
     gather: Gather,
@@ -189,32 +186,31 @@ struct Proving {
     key: Key,
     version: u8,
     transcript: [u8; HELLO_BYTES + WELCOME_BYTES],
-    /// Of a link that is going to be encrypted.
+    /// `Some`: the link will be encrypted.
     exchange: Option<Exchange>,
 }
 
-/// One step of the server's side.
 #[derive(Debug)]
 pub(crate) enum Accepted {
     NeedsInput,
-    Say([u8; WELCOME_BYTES], Option<[u8; EXCHANGE_BYTES]>),
+    Send([u8; WELCOME_BYTES], Option<[u8; EXCHANGE_BYTES]>),
     Done { role: Role, key: KeyId, version: u8, channel: Option<Channel> },
 }
 
-/// The server's side cannot go on; says what to tell the peer, if anything.
+/// The server's side failed. `reply` is sent to the peer, if there is one.
 #[derive(Debug)]
 pub(crate) struct Rejected {
-    pub(crate) say: Option<[u8; WELCOME_BYTES]>,
+    pub(crate) reply: Option<[u8; WELCOME_BYTES]>,
     pub(crate) error: LinkError,
 }
 
 impl Rejected {
-    fn silently(error: impl Into<LinkError>) -> Rejected {
-        Rejected { say: None, error: error.into() }
+    fn without_reply(error: impl Into<LinkError>) -> Rejected {
+        Rejected { reply: None, error: error.into() }
     }
 
-    fn telling(verdict: Verdict, error: LinkError) -> Rejected {
-        Rejected { say: Some(Welcome::refusal(verdict).emit()), error }
+    fn with_verdict(verdict: Verdict, error: LinkError) -> Rejected {
+        Rejected { reply: Some(Welcome::refusal(verdict).emit()), error }
     }
 }
 
@@ -223,7 +219,7 @@ impl Accepting {
         Accepting { gather: Gather::default(), fresh, encryption, credit, connections_max, proving: None }
     }
 
-    /// Bytes that the opener is to send before anything else is said.
+    /// Bytes that the opener must still send before this side can answer.
     pub(crate) fn wanted(&self) -> usize {
         let message = match &self.proving {
             None => HELLO_BYTES,
@@ -233,7 +229,6 @@ impl Accepting {
         message - self.gather.held.len()
     }
 
-    /// Whether the opener has named an accepted key, which it has yet to prove.
     pub(crate) fn has_named_key(&self) -> bool {
         self.proving.is_some()
     }
@@ -252,31 +247,31 @@ impl Accepting {
                 }
             };
             if !verify(&proving.key, Prover::Opener, &proving.transcript, &proof) {
-                return Err(Rejected::telling(Verdict::Key, LinkError::WrongProof));
+                return Err(Rejected::with_verdict(Verdict::Key, LinkError::WrongProof));
             }
             let channel = proving.exchange.take().map(|exchange| exchange.finish(&answer)).transpose();
-            let channel = channel.map_err(Rejected::silently)?;
+            let channel = channel.map_err(Rejected::without_reply)?;
             let Proving { role, version, .. } = *proving;
             return Ok(Accepted::Done { role, key: proving.key.id(), version, channel });
         }
         let Some(bytes) = self.gather.take::<HELLO_BYTES>(input) else {
-            self.gather.check_magic().map_err(Rejected::silently)?;
+            self.gather.check_magic().map_err(Rejected::without_reply)?;
             return Ok(Accepted::NeedsInput);
         };
-        let hello = Hello::parse(&bytes).map_err(Rejected::silently)?;
+        let hello = Hello::parse(&bytes).map_err(Rejected::without_reply)?;
         let Some(version) = hello.common_version_of(&self.encryption.versions()) else {
             let is_old = hello.common_version().is_some() && self.encryption == Encryption::Required;
             let error = LinkError::Version { min: hello.version_min, max: hello.version_max };
             let error = if is_old { LinkError::Unencrypted } else { error };
-            return Err(Rejected::telling(Verdict::Version, error));
+            return Err(Rejected::with_verdict(Verdict::Version, error));
         };
         let Some(key) = ring.find(hello.role, hello.key) else {
             let error = LinkError::UnknownKey { role: hello.role, key: hello.key };
-            return Err(Rejected::telling(Verdict::Key, error));
+            return Err(Rejected::with_verdict(Verdict::Key, error));
         };
         let encrypts = is_encrypted(version, key);
         if !encrypts && self.encryption == Encryption::Required {
-            return Err(Rejected::telling(Verdict::Key, LinkError::Unencrypted));
+            return Err(Rejected::with_verdict(Verdict::Key, LinkError::Unencrypted));
         }
         let mut welcome = Welcome {
             version,
@@ -288,16 +283,16 @@ impl Accepting {
         };
         let transcript = transcript(&hello, &welcome);
         welcome.proof = prove(key, Prover::Server, &transcript);
-        let said = welcome.emit();
+        let welcome_bytes = welcome.emit();
         let (exchange, offer) = if encrypts {
-            let begun = Exchange::offer(key, &prologue(&hello, &said), &self.fresh);
-            let (exchange, offer) = begun.map_err(Rejected::silently)?;
+            let begun = Exchange::offer(key, &prologue(&hello, &welcome_bytes), &self.fresh);
+            let (exchange, offer) = begun.map_err(Rejected::without_reply)?;
             (Some(exchange), Some(offer))
         } else {
             (None, None)
         };
         self.proving = Some(Proving { role: hello.role, key: key.clone(), version, transcript, exchange });
-        Ok(Accepted::Say(said, offer))
+        Ok(Accepted::Send(welcome_bytes, offer))
     }
 }
 

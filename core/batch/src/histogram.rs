@@ -1,9 +1,7 @@
-//! Distributions of what batches are like, cheap enough to be kept always.
-
-/// Buckets with bounds; one more counts what lies beyond the last.
+/// Buckets with an upper bound; one more counts the values beyond the last bound.
 const BOUNDS_MAX: usize = 16;
 
-/// A histogram with fixed bounds: 160 bytes, and a short search for each value.
+/// A histogram with fixed bounds: 160 bytes, at most 16 comparisons for each value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Histogram {
     bounds: &'static [u64],
@@ -12,7 +10,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// An empty one. Bounds rise; of more than sixteen the rest is left out.
+    /// An empty histogram. `bounds` must rise; bounds after the sixteenth are ignored.
     pub const fn new(bounds: &'static [u64]) -> Histogram {
         let bounds = if bounds.len() > BOUNDS_MAX { bounds.split_at(BOUNDS_MAX).0 } else { bounds };
         Histogram { bounds, counts: [0; BOUNDS_MAX + 1], sum: 0 }
@@ -25,9 +23,9 @@ impl Histogram {
         self.sum = self.sum.saturating_add(value);
     }
 
-    /// Adds what another one with the same bounds has counted.
+    /// Adds the counts of another histogram with the same bounds.
     pub fn add(&mut self, other: &Histogram) {
-        debug_assert_eq!(self.bounds, other.bounds, "of one kind");
+        debug_assert_eq!(self.bounds, other.bounds, "histograms with different bounds");
         self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
         self.sum = self.sum.saturating_add(other.sum);
     }
@@ -37,31 +35,30 @@ impl Histogram {
         self.bounds
     }
 
-    /// Values in each bucket; the last one counts those beyond all bounds.
+    /// Values in each bucket; the last bucket holds those beyond all bounds.
     pub fn counts(&self) -> &[u64] {
         &self.counts[..=self.bounds.len()]
     }
 
-    /// Values counted.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Of all values.
+    /// Sum of all values.
     pub fn sum(&self) -> u64 {
         self.sum
     }
 }
 
-/// What the batches of a link were like.
+/// Distributions of a link's batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batches {
-    /// Data messages in each; none in those of control only.
+    /// Data messages in each batch; 0 for a batch with control messages only.
     pub messages: Histogram,
-    /// Bytes of each.
+    /// Bytes of each batch.
     pub bytes: Histogram,
-    /// Time from the turn that brought the first message until the batch was taken, in nanoseconds: what batching
-    /// has delayed it by.
+    /// Delay added by batching, from the turn of a batch's first message until the batch was taken, in nanoseconds.
     pub delay_ns: Histogram,
 }
 
@@ -100,7 +97,7 @@ impl Default for Batches {
 }
 
 impl Batches {
-    /// Adds those of another link.
+    /// Adds the distributions of another link.
     pub fn add(&mut self, other: &Batches) {
         self.messages.add(&other.messages);
         self.bytes.add(&other.bytes);
@@ -113,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_up_to_and_beyond_its_bounds() {
+    fn counts_values_up_to_and_beyond_the_bounds() {
         let mut histogram = Histogram::new(&[1, 10]);
         for value in [0, 1, 2, 10, 11, u64::MAX] {
             histogram.record(value);

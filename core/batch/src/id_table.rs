@@ -1,14 +1,13 @@
-//! A table by virtual connection's id whose memory follows how many ids are open, and not the highest one.
+//! A table of virtual connections by id whose memory depends on the number of open ids, not on the highest one.
 //!
-//! The peer chooses ids, so a single connection of id 65,536 must not cost a table of 65,536 entries. The table consists
-//! of pages that exist only while an id of theirs is open. A look-up is two indexings.
+//! The peer chooses ids, so a single connection of id 65,536 must not cost a table of 65,536 entries. The table
+//! consists of pages, which exist only while one of their ids is open. A look-up takes two index operations.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use spillway_wire::Id;
 
-/// Ids on one page.
 const PAGE: usize = 64;
 
 #[derive(Clone, Debug)]
@@ -26,7 +25,7 @@ impl<T> Page<T> {
 /// Values by [`Id`].
 #[derive(Clone, Debug)]
 pub struct IdTable<T> {
-    /// Ends with a page that exists: 8 bytes for each 64 ids up to the highest one that is open.
+    /// The last element is `Some`. 8 bytes for each 64 ids up to the highest open one.
     pages: Vec<Option<Box<Page<T>>>>,
     len: usize,
 }
@@ -43,12 +42,12 @@ fn place(id: Id) -> (usize, usize) {
 }
 
 impl<T> IdTable<T> {
-    /// A table without entries, which has allocated nothing.
+    /// An empty table; allocates nothing.
     pub const fn new() -> IdTable<T> {
         IdTable { pages: Vec::new(), len: 0 }
     }
 
-    /// How many ids have a value.
+    /// Number of ids that have a value.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -65,15 +64,14 @@ impl<T> IdTable<T> {
         self.pages.get(page)?.as_ref()?.entries[entry].as_ref()
     }
 
-    /// The value of an id.
+    /// The value of an id, to be changed.
     #[inline]
     pub fn get_mut(&mut self, id: Id) -> Option<&mut T> {
         let (page, entry) = place(id);
         self.pages.get_mut(page)?.as_mut()?.entries[entry].as_mut()
     }
 
-    /// Gives an id a value. Returns the one that it had. The caller bounds ids: the table grows by 8 bytes for each 64
-    /// ids below this one.
+    /// Sets a value and returns the previous one. Bound ids before: the table grows by 8 bytes for each 64 ids below.
     pub fn insert(&mut self, id: Id, value: T) -> Option<T> {
         let (page, entry) = place(id);
         if self.pages.len() <= page {
@@ -88,7 +86,7 @@ impl<T> IdTable<T> {
         before
     }
 
-    /// Takes an id's value out. The last one of a page frees the page.
+    /// Removes an id's value. A page without values is freed.
     pub fn remove(&mut self, id: Id) -> Option<T> {
         let (index, entry) = place(id);
         let slot = self.pages.get_mut(index)?;
@@ -96,7 +94,7 @@ impl<T> IdTable<T> {
         let value = page.entries[entry].take()?;
         page.open -= 1;
         self.len -= 1;
-        // The page with the lowest ids stays: most links have few connections, which come and go.
+        // Keep the page with the lowest ids: most links have few connections, which open and close often.
         if page.open == 0 && index > 0 {
             *slot = None;
             while self.pages.last().is_some_and(Option::is_none) {
@@ -119,7 +117,6 @@ impl<T> IdTable<T> {
         })
     }
 
-    /// Bytes that the table has allocated.
     #[cfg(test)]
     fn allocated(&self) -> usize {
         let pages = self.pages.iter().flatten().count();
@@ -134,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_follows_open_ids() {
+    fn memory_depends_on_the_number_of_open_ids() {
         let mut table: IdTable<[u8; 100]> = IdTable::new();
         assert_eq!(table.allocated(), 0);
         table.insert(Id(65_536), [0; 100]);

@@ -1,14 +1,13 @@
-//! Ids of a link's virtual connections, assigned by its opener.
+//! Ids of a link's virtual connections. The link's opener assigns them.
 
 use alloc::collections::VecDeque;
 
 use spillway_wire::Id;
 
-/// While fewer than this many ids are free, fresh ones are given first, so that an id rests before it is used
-/// again.
+/// While fewer ids than this are free, unused ids are assigned first, so that an id is not reused at once.
 const RESTING_MIN: usize = 256;
 
-/// Gives ids from 1 to a maximum, and free ones again, oldest first.
+/// Assigns ids from 1 to a maximum, and reuses released ids in the order of their release.
 #[derive(Debug)]
 pub struct IdPool {
     fresh: u32,
@@ -17,12 +16,12 @@ pub struct IdPool {
 }
 
 impl IdPool {
-    /// Ids from 1 to `max`.
+    /// A pool of the ids from 1 to `max`.
     pub fn new(max: u32) -> IdPool {
         IdPool { fresh: 1, max, free: VecDeque::new() }
     }
 
-    /// An id that nobody uses; `None` when all are in use.
+    /// Assigns an id. `None`: all are in use.
     pub fn assign(&mut self) -> Option<Id> {
         if self.free.len() >= RESTING_MIN || self.fresh > self.max {
             return self.free.pop_front();
@@ -37,7 +36,7 @@ impl IdPool {
         self.max
     }
 
-    /// Takes an id back. Call once, when both ends have closed the connection.
+    /// Releases an id. Call once, when both ends have closed the connection.
     pub fn release(&mut self, id: Id) {
         debug_assert!(id.0 >= 1 && id.0 < self.fresh, "{id} was assigned");
         self.free.push_back(id);
@@ -49,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_ids_then_none_then_the_oldest_again() {
+    fn ids_are_reused_in_the_order_of_their_release() {
         let mut pool = IdPool::new(3);
         assert_eq!([pool.assign(), pool.assign(), pool.assign()], [Some(Id(1)), Some(Id(2)), Some(Id(3))]);
         assert_eq!(pool.assign(), None);
@@ -59,13 +58,13 @@ mod tests {
     }
 
     #[test]
-    fn a_free_id_rests_while_fresh_ones_are_left() {
+    fn unused_ids_are_assigned_before_recently_released_ones() {
         let mut pool = IdPool::new(u32::MAX - 1);
         for _ in 0..RESTING_MIN {
             let id = pool.assign().unwrap();
             pool.release(id);
         }
-        assert_eq!(pool.assign(), Some(Id(1)), "as many rest as have to");
+        assert_eq!(pool.assign(), Some(Id(1)), "enough ids are free");
         assert_eq!(pool.assign(), Some(Id(RESTING_MIN as u32 + 1)));
     }
 }

@@ -4,15 +4,15 @@
 //! batches for its *virtual connections*.
 //!
 //! - [`policy`]: when a batch is sent
-//! - [`Assembler`]: frames gathered into a batch
-//! - [`OpenerLink`]: the end of a helper or a library client
-//! - [`ServerLink`]: the end of the server, on which the server library and the preload shim stand
-//! - [`Acceptor`]: the end of a helper towards a library client, whose frames it passes on
-//! - [`Scratch`]: where an encrypted link's records are opened
+//! - [`Assembler`]: gathers frames into a batch
+//! - [`OpenerLink`]: a helper's or a library client's end
+//! - [`ServerLink`]: the server's end, used by the server library and the preload library
+//! - [`Acceptor`]: a helper's end towards a library client, whose frames it forwards
+//! - [`Scratch`]: the buffer for opened records of an encrypted link
 //! - [`AddressRules`]: which client addresses a link may carry
-//! - [`Unauthenticated`]: how many connections may wait for authentication, and which one is dropped for a newer one
+//! - [`Unauthenticated`]: bounds the connections that have yet to authenticate, and chooses which one to drop
 //!
-//! Nothing here does I/O or reads a clock: bytes and the time come in, events and batches go out.
+//! The crate does no I/O and reads no clock: the caller passes bytes and the time, and receives events and batches.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,18 +1,15 @@
-//! Bounds of links, and what links count.
-
 use core::time::Duration;
 
 use spillway_wire::preamble::Role;
 
-/// Capacity, in bytes, up to which a client's link keeps empty buffers, at both ends: a server, or a sidecar, has
-/// thousands of such links.
+/// Capacity of empty buffers that a client's link keeps, in bytes: servers and sidecars have thousands of these links.
 pub(crate) const CLIENT_SPARE_BYTES_MAX: usize = 8 * 1024;
 
-/// Bytes of control messages that may wait for transmission before a link is to be read no more: a peer that causes
-/// answers and does not read them waits, and nobody else.
+/// Bytes of control messages that may wait for transmission before a link is read no more. A peer that causes answers
+/// and does not read them thus stalls only itself.
 pub const CONTROL_BYTES_MAX: usize = 64 * 1024;
 
-/// Virtual connections on the link of a client.
+/// Maximal number of virtual connections on a client's link.
 pub const CLIENT_CONNECTIONS_MAX: u32 = 16;
 
 /// Bounds of one end of a link.
@@ -20,26 +17,24 @@ pub const CLIENT_CONNECTIONS_MAX: u32 = 16;
 pub struct Limits {
     /// Bytes of each connection that may be received and not yet consumed.
     pub window_bytes: u32,
-    /// Bytes that may wait for transmission before `compose` takes no more. Control messages come on top: see
-    /// [`CONTROL_BYTES_MAX`].
+    /// Bytes that may wait for transmission; control messages come on top, see [`CONTROL_BYTES_MAX`].
     pub pending_bytes_max: usize,
-    /// Virtual connections on one link of a helper. A client's link has [`CLIENT_CONNECTIONS_MAX`] at most.
+    /// Maximal number of virtual connections on a helper's link; [`CLIENT_CONNECTIONS_MAX`] on a client's.
     pub connections_max: u32,
-    /// At a server's end: replies of each plain connection that may wait for the client's own TCP to acknowledge them,
-    /// where the helper tells of that. 0: they are not kept.
+    /// At a server's end: bytes of each plain connection's replies that may wait for the client's TCP to acknowledge
+    /// them, if the helper reports acknowledgements. 0: replies are not kept.
     pub kept_bytes_max: usize,
     /// How long the peer may take to authenticate.
     pub handshake_timeout: Duration,
 }
 
 impl Limits {
-    /// Virtual connections on a link of a peer of this role.
     pub(crate) fn connections_max_of(&self, role: Role) -> u32 {
         connections_max_of(role, self.connections_max)
     }
 }
 
-/// A client opens one virtual connection after the other: a helper has many clients, a client is one.
+/// A client uses one virtual connection after the other, so its link needs few; a helper's link serves many clients.
 pub(crate) fn connections_max_of(role: Role, helpers_max: u32) -> u32 {
     match role {
         Role::Helper => helpers_max,
@@ -59,7 +54,7 @@ impl Default for Limits {
     }
 }
 
-/// What one end of a link has done since it began.
+/// Counters of one end of a link since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
     /// Batches sent.
@@ -72,8 +67,8 @@ pub struct LinkCounters {
     pub messages_received: u64,
     /// Bytes of data received.
     pub bytes_received: u64,
-    /// Frames of connections that we do not know (any more), passed over.
+    /// Frames of unknown or ended connections, which were ignored.
     pub strays: u64,
-    /// How often `compose` took less than it was given.
+    /// Calls of `compose` that took less than they were given.
     pub stalls: u64,
 }

@@ -1,5 +1,3 @@
-//! The end of a link that opens it: a helper's, or a library client's.
-
 mod verbs;
 
 use alloc::boxed::Box;
@@ -15,7 +13,7 @@ use spillway_wire::{CloseReason, Connect, Control, Id, Kind, Piece};
 use crate::assembler::Updates;
 use crate::batching::Batching;
 use crate::connection::Connection;
-use crate::ends::{Ends, Incoming};
+use crate::ends::{Disposition, Ends};
 use crate::error::LinkError;
 use crate::handshake::{Opened, Opening, Settled};
 use crate::histogram::Batches;
@@ -25,9 +23,9 @@ use crate::opener_event::{OpenError, OpenerConfig, OpenerEvent};
 use crate::policy::PolicyKind;
 use crate::records::Scratch;
 
-/// The opening end of one link. Verbs as of [`ServerLink`](crate::ServerLink), and two kinds of connections:
-/// *own* ones, opened with [`open`](Self::open), whose credit this end manages; and *relayed* ones, opened with
-/// [`open_relayed`](Self::open_relayed), whose frames somebody else makes: another link's end, or a session.
+/// The opening end of one link. Its methods are those of [`ServerLink`](crate::ServerLink). It has two kinds of
+/// connections: *own* ones, opened with [`open`](Self::open), whose credit this end manages; and *relayed* ones, opened
+/// with [`open_relayed`](Self::open_relayed), whose frames come from another link's end or a session.
 #[derive(Debug)]
 pub struct OpenerLink {
     stage: Stage,
@@ -36,9 +34,9 @@ pub struct OpenerLink {
     handshake_deadline: Time,
     ends: Ends,
     ids: IdPool,
-    /// By id: relayed connections. Ids are ours, and so as dense as connections were at the same time.
+    /// Relayed connections by id. Ids are dense: the table is as long as the most connections at one time.
     relayed: Vec<Option<Updates>>,
-    /// [`unseal`](Self::unseal) has found that both ends have authenticated, which is not told yet.
+    /// [`unseal`](Self::unseal) completed the handshake; [`decompose`](Self::decompose) has yet to return the event.
     found_established: bool,
 }
 
@@ -50,7 +48,7 @@ enum Stage {
 }
 
 impl OpenerLink {
-    /// A link over a connection that was just opened. The first batch is there at once.
+    /// A link over a connection that was just opened. The first batch is due at once.
     pub fn new(config: &OpenerConfig, now: Time, fresh: Fresh) -> OpenerLink {
         let (opening, hello) = Opening::new(config.role, config.key.clone(), config.encryption, fresh);
         let limits = config.limits;
@@ -82,7 +80,7 @@ impl OpenerLink {
         matches!(self.stage, Stage::Established(_))
     }
 
-    /// Has batches go by another policy from now on.
+    /// Replaces the batch policy.
     pub fn set_policy(&mut self, policy: PolicyKind) {
         self.ends.batching.set_policy(policy.build());
     }
@@ -92,22 +90,23 @@ impl OpenerLink {
         self.open_own(client, server, self.window_bytes, false)
     }
 
-    /// As [`open`](Self::open), and the server is asked to keep its replies until they are [acknowledged](Self::acknowledge): by an
-    /// *acknowledge* before *connect*, so that the first reply is kept too. An old server is not asked.
+    /// As [`open`](Self::open), and asks the server to keep replies until they are [acknowledged](Self::acknowledge):
+    /// by an *acknowledge* before *connect*, so that the first reply is kept too. Not sent to versions without
+    /// sessions.
     pub fn open_kept(&mut self, client: SocketAddr, server: Option<SocketAddr>) -> Result<Id, OpenError> {
         self.open_own(client, server, self.window_bytes, self.carries_sessions())
     }
 
-    /// Tells the server that the client's own TCP has acknowledged replies up to this offset; also after the server has
-    /// closed, until we do. Said first of a connection that was not [opened](Self::open_kept) so, it asks the server to
-    /// keep replies from now on. To an old server nothing is said.
+    /// Reports that the client's TCP has acknowledged replies up to this offset; also after the server has closed,
+    /// until this end closes. Without [`open_kept`](Self::open_kept) the first call asks the server to keep replies
+    /// from now on. Not sent to versions without sessions.
     pub fn acknowledge(&mut self, id: Id, through: u64) {
-        if self.carries_sessions() && self.ends.get(id).is_some_and(Connection::is_heard) {
-            self.say_acknowledged(id, through);
+        if self.carries_sessions() && self.ends.get(id).is_some_and(Connection::may_control) {
+            self.send_acknowledge(id, through);
         }
     }
 
-    fn say_acknowledged(&mut self, id: Id, through: u64) {
+    fn send_acknowledge(&mut self, id: Id, through: u64) {
         let acknowledge = Acknowledge { received: through, finish_received: false, answer: false };
         self.ends.batching.control(id, Control::Acknowledge(acknowledge));
     }
@@ -129,29 +128,28 @@ impl OpenerLink {
         self.ends.insert(id, Connection::new(u64::from(settled.credit), window));
         let credit = u64::from(window);
         if is_kept {
-            self.say_acknowledged(id, 0);
+            self.send_acknowledge(id, 0);
         }
         self.ends.batching.control(id, Control::Connect(Connect { client, server, credit, session: None }));
         Ok(id)
     }
 
-    /// Opens a connection whose frames pass through. Its first words, *connect* or *reconnect*, are forwarded as they
-    /// are.
-    pub fn open_relayed(&mut self, first_words: Control) -> Result<Id, OpenError> {
-        if first_words.is_of_sessions() && self.is_established() && !self.carries_sessions() {
+    /// Opens a relayed connection. Its opening message, *connect* or *reconnect*, is forwarded unchanged.
+    pub fn open_relayed(&mut self, opening: Control) -> Result<Id, OpenError> {
+        if opening.is_of_sessions() && self.is_established() && !self.carries_sessions() {
             return Err(OpenError::Sessions);
         }
         let (id, _) = self.assign(true)?;
-        self.ends.batching.control(id, first_words);
+        self.ends.batching.control(id, opening);
         Ok(id)
     }
 
-    /// Whether the server's end may be told of sessions.
+    /// Whether the link's version can carry sessions.
     pub fn carries_sessions(&self) -> bool {
         matches!(&self.stage, Stage::Established(settled) if settled.version >= SESSIONS_SINCE)
     }
 
-    /// Whether the server tells what it has taken of connections that were [opened](Self::open_kept) with replies kept.
+    /// Whether the server acknowledges requests of connections that were [opened](Self::open_kept) with replies kept.
     pub fn hears_what_is_taken(&self) -> bool {
         matches!(&self.stage, Stage::Established(settled) if settled.version >= REQUESTS_ACKNOWLEDGED_SINCE)
     }
@@ -180,9 +178,8 @@ impl OpenerLink {
         self.ends.batching.frame(id, bytes, last);
     }
 
-    /// Forwards a control message of a relayed connection. A batch carries only the latest *credit* and *acknowledge* of
-    /// each connection. A server of an older link version would end the whole link at a message of sessions, so these
-    /// messages are not forwarded to it.
+    /// Forwards a control message of a relayed connection. A batch carries only its latest *credit* and *acknowledge*.
+    /// A server of a version without sessions gets no message of sessions, because it would end the whole link.
     pub fn relay_control(&mut self, id: Id, control: Control) {
         let control = match control {
             _ if !control.is_of_sessions() || self.carries_sessions() => control,
@@ -195,20 +192,20 @@ impl OpenerLink {
         }
     }
 
-    /// A relayed connection is over: *close* passed in both directions, or it was refused. Its id is free.
+    /// Frees a relayed connection's id, after *close* was relayed in both directions or the connection was refused.
     pub fn release_relayed(&mut self, id: Id) {
         if self.relayed[id.0 as usize].take().is_some() {
             self.ids.release(id);
         }
     }
 
-    /// What came from the server, ready to be taken apart: see [`ServerLink::unseal`](crate::ServerLink::unseal).
+    /// Opens received bytes for [`decompose`](Self::decompose): see [`ServerLink::unseal`](crate::ServerLink::unseal).
     pub fn unseal<'a>(&mut self, now: Time, wire: &'a [u8], scratch: &'a mut Scratch) -> &'a [u8] {
         let mut rest = wire;
         scratch.clear();
         if let Stage::Opening(_) = &self.stage {
             if self.handshake_deadline <= now {
-                return rest; // which is told when it is taken apart
+                return rest; // `decompose` reports the timeout.
             }
             match self.handshake(&mut rest) {
                 Ok(is_established) => self.found_established = is_established,
@@ -222,8 +219,8 @@ impl OpenerLink {
         self.ends.receiving.unseal(now, rest, scratch, is_failed)
     }
 
-    /// Takes the next event off the front of `input`, which was [opened](Self::unseal) before; a link that is not
-    /// encrypted takes it as it came, too. `None` when all of `input` is used up. After an error, close the link; all its
+    /// Takes the next event off the front of `input`, which [`unseal`](Self::unseal) returned; a link that is not
+    /// encrypted also takes received bytes. `None`: `input` is used up. After an error, close the link; all its
     /// connections are lost.
     pub fn decompose<'a>(
         &mut self,
@@ -278,7 +275,7 @@ impl OpenerLink {
         Ok(None)
     }
 
-    /// Whether both ends have authenticated with this.
+    /// Consumes input of the handshake. Returns whether it is complete.
     fn handshake(&mut self, input: &mut &[u8]) -> Result<bool, LinkError> {
         let Stage::Opening(opening) = &mut self.stage else { return Ok(false) };
         let Some(Opened { settled, proof, encrypted }) = opening.advance(input)? else { return Ok(false) };
@@ -300,8 +297,8 @@ impl OpenerLink {
                     self.ends.relayed(bytes.len(), last);
                     return Ok(Some(OpenerEvent::RelayedData { id, bytes, last }));
                 }
-                let incoming = self.ends.incoming_data(id, bytes.len(), last);
-                Ok(told(id, incoming, OpenerEvent::Data { id, bytes }))
+                let disposition = self.ends.incoming_data(id, bytes.len(), last);
+                Ok(event_of(id, disposition, OpenerEvent::Data { id, bytes }))
             }
             Piece::Data { kind, .. } => Err(LinkError::Direction(kind)),
             Piece::Control { control: Control::Connect(_), .. } => Err(LinkError::Direction(Kind::Connect)),
@@ -322,7 +319,7 @@ impl OpenerLink {
         match control {
             Control::Accepted => self.ends.get(id).is_some().then_some(OpenerEvent::Accepted { id }),
             Control::Refused(reason) => {
-                // What we sent or closed meanwhile is passed over by the server: nothing follows.
+                // The server ignores what this end has sent on the connection since, so the id is free at once.
                 let known = self.ends.get(id).is_some();
                 if known {
                     self.ends.remove(id);
@@ -335,60 +332,59 @@ impl OpenerLink {
                 None
             }
             Control::Finish(offset) => {
-                let incoming = self.ends.incoming_finish(id, offset);
-                told(id, incoming, OpenerEvent::Finished { id })
+                let disposition = self.ends.incoming_finish(id, offset);
+                event_of(id, disposition, OpenerEvent::Finished { id })
             }
             Control::Close(reason) => {
                 let known = self.ends.get(id).is_some();
-                let incoming = self.ends.incoming_close(id);
+                let disposition = self.ends.incoming_close(id);
                 if known && self.ends.get(id).is_none() {
                     self.ids.release(id);
                 }
-                told(id, incoming, OpenerEvent::Closed { id, reason })
+                event_of(id, disposition, OpenerEvent::Closed { id, reason })
             }
-            Control::Acknowledge(told) if self.hears_what_is_taken() => {
-                let is_finished = told.finish_received;
-                match self.ends.incoming_taken(id, told) {
+            Control::Acknowledge(acknowledge) if self.hears_what_is_taken() => {
+                let is_finished = acknowledge.finish_received;
+                match self.ends.check_acknowledge(id, acknowledge) {
                     Some(through) => Some(OpenerEvent::Taken { id, through, is_finished }),
-                    None => self.nonsense(id, control),
+                    None => self.disallowed(id, control),
                 }
             }
-            Control::Acknowledge(_) | Control::Resumed(_) => self.nonsense(id, control),
+            Control::Acknowledge(_) | Control::Resumed(_) => self.disallowed(id, control),
             Control::Connect(_) | Control::Reconnect(_) | Control::Drain { .. } => None,
         }
     }
 
-    /// Something that has no place on this connection.
-    fn nonsense<'a>(&mut self, id: Id, control: Control) -> Option<OpenerEvent<'a>> {
-        told(id, self.ends.incoming_nonsense(id), OpenerEvent::RelayedControl { id, control })
+    fn disallowed<'a>(&mut self, id: Id, control: Control) -> Option<OpenerEvent<'a>> {
+        event_of(id, self.ends.incoming_disallowed(id), OpenerEvent::RelayedControl { id, control })
     }
 
     fn is_relayed(&self, id: Id) -> bool {
         self.relayed.get(id.0 as usize).is_some_and(Option::is_some)
     }
 
-    /// How many own connections have not ended.
+    /// Number of own connections that have not ended.
     pub fn connections(&self) -> usize {
         self.ends.connections()
     }
 
-    /// A batch, if one is due by the policy. The preamble is due at once.
+    /// Takes a batch if the policy says that one is due. The preamble is due at once.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Time) -> Option<Chunk> {
         if self.is_established() { self.ends.poll_transmit(now) } else { self.ends.flush(now) }
     }
 
-    /// A batch of whatever there is.
+    /// Takes all that waits as one batch.
     pub fn flush(&mut self, now: Time) -> Option<Chunk> {
         self.ends.flush(now)
     }
 
-    /// Bytes that wait to be taken.
+    /// Bytes that wait to be sent.
     pub fn pending(&self) -> usize {
         self.ends.batching.pending()
     }
 
-    /// Bytes of memory that the link takes: what waits to be taken, and what has come of an incomplete record.
+    /// Bytes of memory that the link takes: output that waits, and an incomplete record.
     pub fn held(&self) -> usize {
         self.ends.held()
     }
@@ -398,13 +394,12 @@ impl OpenerLink {
         self.ends.receiving.held()
     }
 
-    /// Whether [`compose`](Self::compose) takes nothing because of what waits. Forwarded frames are for the caller to hold
-    /// back then.
+    /// Whether too much waits: [`compose`](Self::compose) takes nothing, and the caller must hold relayed frames back.
     pub fn is_full(&self) -> bool {
         self.ends.batching.is_full()
     }
 
-    /// Gives a spent batch's buffer back for reuse.
+    /// Gives a sent batch's buffer back for reuse.
     pub fn recycle(&mut self, chunk: Chunk) {
         self.ends.batching.recycle(chunk);
     }
@@ -428,7 +423,8 @@ impl OpenerLink {
         }
     }
 
-    /// Fails when the server has not authenticated in time, or the rest of a record does not come.
+    /// Call at [`poll_timeout`](Self::poll_timeout). Fails when the server has not authenticated in time, or the rest
+    /// of a record did not arrive.
     pub fn handle_timeout(&mut self, now: Time) -> Result<(), LinkError> {
         let outcome = match &self.stage {
             Stage::Opening(_) if self.handshake_deadline <= now => Err(LinkError::HandshakeTimeout),
@@ -441,26 +437,26 @@ impl OpenerLink {
         outcome
     }
 
-    /// What is gathered cannot go although it may be due: its waiting time counts from here, if it has not begun.
+    /// The batch cannot be sent now although it may be due: starts its waiting time unless that is running.
     pub fn waits(&mut self, now: Time) {
         self.ends.batching.waits(now);
     }
 
-    /// What the link has done.
+    /// Counters since the link began.
     pub fn counters(&self) -> LinkCounters {
         self.ends.counters()
     }
 
-    /// What its batches were like.
+    /// Distributions of the batches sent.
     pub fn batches(&self) -> Batches {
         self.ends.batching.statistics()
     }
 }
 
-fn told<'a>(id: Id, incoming: Incoming, event: OpenerEvent<'a>) -> Option<OpenerEvent<'a>> {
-    match incoming {
-        Incoming::Deliver | Incoming::Carry => Some(event),
-        Incoming::PassOver => None,
-        Incoming::Broken(reason) => Some(OpenerEvent::Closed { id, reason }),
+fn event_of<'a>(id: Id, disposition: Disposition, event: OpenerEvent<'a>) -> Option<OpenerEvent<'a>> {
+    match disposition {
+        Disposition::Deliver | Disposition::Carry => Some(event),
+        Disposition::Ignore => None,
+        Disposition::Broken(reason) => Some(OpenerEvent::Closed { id, reason }),
     }
 }

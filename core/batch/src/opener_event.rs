@@ -1,108 +1,107 @@
-//! How a link is opened, and what its opening end tells.
-
 use spillway_auth::Key;
 use spillway_wire::preamble::Role;
 use spillway_wire::{CloseReason, Control, Id, RefuseReason};
 
+#[cfg(doc)]
+use crate::OpenerLink;
 use crate::limits::Limits;
 use crate::policy::PolicyKind;
 use crate::records::Encryption;
 
-/// How a link is opened.
+/// Configuration of a link's opening end.
 #[derive(Clone, Debug)]
 pub struct OpenerConfig {
     /// Helper or library client.
     pub role: Role,
     /// The key that the server accepts for this role.
     pub key: Key,
-    /// Bounds. The server's own bound on connections counts too.
+    /// Bounds. The server's bound on connections applies too.
     pub limits: Limits,
-    /// When batches go.
+    /// When batches leave.
     pub policy: PolicyKind,
     /// Whether the link is encrypted.
     pub encryption: Encryption,
 }
 
-/// What a link tells its opener.
+/// An event of a link's opening end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenerEvent<'a> {
     /// Both ends have authenticated: connections may be opened.
     Established {
-        /// How many.
+        /// Number of connections that may be open at the same time.
         connections_max: u32,
     },
     /// The server's application accepted a connection.
     Accepted {
-        /// Which.
+        /// The virtual connection.
         id: Id,
     },
     /// A connection was refused; its requests were not delivered. Its id is free again.
     Refused {
-        /// Which.
+        /// The virtual connection.
         id: Id,
-        /// Why.
+        /// The server's reason.
         reason: RefuseReason,
     },
-    /// Bytes from the server, within the connection's window; say [`OpenerLink::consumed`] when they are gone.
+    /// Bytes from the server, within the connection's window. Call [`OpenerLink::consumed`] when they are delivered.
     Data {
-        /// Whose.
+        /// The virtual connection.
         id: Id,
         /// The bytes, never empty.
         bytes: &'a [u8],
     },
-    /// The server has taken requests up to this offset: they do not depend on this end any more. Where
+    /// The server has acknowledged requests up to this offset: they survive a failure of this end. Only where
     /// [`OpenerLink::hears_what_is_taken`].
     Taken {
-        /// Whose.
+        /// The virtual connection.
         id: Id,
         /// Stream offset of requests.
         through: u64,
-        /// The *finish* as well.
+        /// The server has received the *finish* too.
         is_finished: bool,
     },
-    /// The server sends no more on this connection.
+    /// The server has ended its stream of replies.
     Finished {
-        /// Which.
+        /// The virtual connection.
         id: Id,
     },
-    /// The connection is closed by the server, or broken: call [`OpenerLink::close`] in answer; its id is free
-    /// only then.
+    /// The server has closed the connection, or broken a rule: answer with [`OpenerLink::close`], which frees the id.
     Closed {
-        /// Which.
+        /// The virtual connection.
         id: Id,
-        /// Why.
+        /// The server's reason, or the rule that it broke.
         reason: CloseReason,
     },
-    /// The server wants the link's connections moved away within this time.
+    /// The server drains: move the link's connections away before the deadline.
     Drain {
-        /// Milliseconds.
+        /// Time left, in milliseconds.
         deadline_ms: u32,
     },
-    /// A frame of a relayed connection, as it came.
+    /// A piece of a relayed connection's reply, unchanged.
     RelayedData {
-        /// Whose.
+        /// The virtual connection.
         id: Id,
         /// The bytes, never empty.
         bytes: &'a [u8],
         /// This piece ends a message.
         last: bool,
     },
-    /// A control message of a relayed connection, as it came.
+    /// A control message of a relayed connection, unchanged.
     RelayedControl {
-        /// Whose.
+        /// The virtual connection.
         id: Id,
         /// The message.
         control: Control,
     },
 }
 
-/// No connection can be opened now.
+/// Why no connection can be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenError {
     /// The link is not established.
     NotEstablished,
     /// All ids of this link are in use.
     Full,
-    /// The server's end of the link is too old to carry sessions.
+    /// The link's version cannot carry sessions: update the server.
     Sessions,
 }

@@ -1,4 +1,4 @@
-//! What one end of a link receives: records that are opened, and batches that are taken apart.
+//! Receiving half of a link's end: opens records and takes batches apart.
 
 use alloc::boxed::Box;
 
@@ -12,14 +12,13 @@ use crate::records::{Records, Scratch};
 #[derive(Debug, Default)]
 pub(crate) struct Receiving {
     disassembler: Disassembler,
-    /// Where the link is encrypted.
+    /// `None`: the link is not encrypted.
     records: Option<Box<Records>>,
-    /// Why the link cannot go on, which is told after what came before.
+    /// A fatal error, reported after the events that came before it.
     error: Option<LinkError>,
 }
 
 impl Receiving {
-    /// What comes from now on is encrypted.
     pub(crate) fn encrypt(&mut self, channel: Channel) {
         self.records = Some(Records::new(channel));
     }
@@ -28,18 +27,16 @@ impl Receiving {
         self.records.is_some()
     }
 
-    /// What seals batches, where they are sealed.
     pub(crate) fn records(&mut self) -> Option<&mut Records> {
         self.records.as_deref_mut()
     }
 
-    /// The link cannot go on: [`end`](Self::end) tells it.
+    /// Stores a fatal error for [`end`](Self::end).
     pub(crate) fn fail(&mut self, error: LinkError) {
         self.error = Some(error);
     }
 
-    /// Opens what came after the handshake; of a link that is not encrypted the same bytes come back. `is_failed`: nothing
-    /// is wanted any more.
+    /// Opens bytes received after the handshake; plain bytes are returned unchanged. `is_failed`: returns nothing.
     pub(crate) fn unseal<'a>(
         &mut self,
         now: Time,
@@ -56,12 +53,10 @@ impl Receiving {
         opened
     }
 
-    /// Checks that bytes to be taken apart were opened.
     pub(crate) fn check_opened(&self, input: &[u8]) -> Result<(), LinkError> {
         self.records.as_ref().map_or(Ok(()), |records| records.are_opened(input))
     }
 
-    /// This number of opened bytes was taken apart.
     #[inline]
     pub(crate) fn took(&mut self, bytes: usize) {
         if let Some(records) = &mut self.records {
@@ -69,38 +64,32 @@ impl Receiving {
         }
     }
 
-    /// Takes the next piece off the front of the input.
     #[inline]
     pub(crate) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Piece<'a>>, LinkError> {
         Ok(self.disassembler.next(input)?)
     }
 
-    /// Whether the next byte begins a frame.
     #[inline]
     pub(crate) fn is_between_frames(&self) -> bool {
         self.disassembler.is_between_frames()
     }
 
-    /// All that came was told.
-    ///
-    /// # Errors
-    /// What [`unseal`](Self::unseal) or the handshake had found wrong.
+    /// Call when all received bytes are decomposed: returns the error that `unseal` or the handshake found.
     pub(crate) fn end(&mut self) -> Result<(), LinkError> {
         self.error.take().map_or(Ok(()), Err)
     }
 
-    /// Bytes of memory that an incomplete record takes.
     pub(crate) fn held(&self) -> usize {
         self.records.as_ref().map_or(0, |records| records.held())
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next: a record is incomplete.
+    /// When to call [`handle_timeout`](Self::handle_timeout) next. `None`: no record is incomplete.
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.records.as_ref()?.poll_timeout()
     }
 
-    /// Fails when the rest of a record does not come. `is_read`: the link was read.
+    /// Fails when the rest of a record did not arrive in time. `is_read`: the caller reads the link.
     pub(crate) fn handle_timeout(&mut self, now: Time, is_read: bool) -> Result<(), LinkError> {
         self.records.as_mut().map_or(Ok(()), |records| records.handle_timeout(now, is_read))
     }

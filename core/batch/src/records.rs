@@ -1,5 +1,4 @@
-//! An encrypted link's records: what comes in is opened before it is taken apart, what goes out is sealed when the batch
-//! is complete.
+//! An encrypted link's records: received ones are opened before they are taken apart, and a complete batch is sealed.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,40 +11,40 @@ use spillway_wire::record::{RECORD_BYTES_MAX, RECORD_HEADER_BYTES, RECORD_TAG_BY
 
 use crate::error::LinkError;
 
-/// What one end of a link does about encryption. Links with the key that everybody knows are never encrypted.
+/// Whether one end of a link encrypts. Links with the published loopback-only key are never encrypted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Encryption {
-    /// Encrypted wherever both ends can.
+    /// Encrypted if both ends can.
     #[default]
     Preferred,
-    /// A link that would not be encrypted is refused: of an older peer, or without a key.
+    /// Refuses a link that would not be encrypted: of an older peer, or without a secret key.
     Required,
-    /// Never encrypted: this end speaks the last version without. For measuring what encryption costs, and for tests.
+    /// Never encrypted: this end offers link versions without encryption only. For measuring what encryption costs, and
+    /// for tests.
     Off,
 }
 
-/// Where opened records go. One for each thread serves all its links; it grows to what is received at a time, and one
-/// record.
+/// The buffer for opened records. One for each thread serves all its links; it grows to the most bytes received at a
+/// time, plus one record.
 #[derive(Debug, Default)]
 pub struct Scratch {
     opened: Vec<u8>,
     filled: usize,
-    /// The buffer of a record that was cut, for the next link that needs one.
+    /// Buffer for an incomplete record, reused by the next link that needs one.
     spare: Vec<u8>,
 }
 
 impl Scratch {
-    /// Empty.
+    /// An empty buffer.
     pub fn new() -> Scratch {
         Scratch::default()
     }
 
-    /// Discards what was opened last.
     pub(crate) fn clear(&mut self) {
         self.filled = 0;
     }
 
-    /// What was in the records that were opened last.
+    /// Contents of the records opened last.
     pub fn opened(&self) -> &[u8] {
         &self.opened[..self.filled]
     }
@@ -61,38 +60,35 @@ impl Scratch {
     }
 }
 
-/// A record that takes longer to arrive was withheld, by the peer or on the path: a sender hands a record of at most 16 KiB to its
-/// TCP as a whole. Without this limit the receiver would wait for its contents for ever, and hold the memory that it takes.
+/// Longest time for a record to arrive. A sender gives a record of at most 16 KiB to its TCP as a whole, so a slower
+/// one was held back. Without a limit the receiver would hold its memory for ever.
 const RECORD_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The record of which only a part has arrived. It ends the link only if two looks, half of [`RECORD_TIME_MAX`] apart, find it
-/// incomplete: a process that stood still has the rest in its socket, and reads it between the two.
+/// An incomplete record. It ends the link only if two checks, half of [`RECORD_TIME_MAX`] apart, find it incomplete:
+/// after a pause of the whole process the rest is in its socket, and is read between the two.
 #[derive(Clone, Copy, Debug)]
 struct Incomplete {
-    /// When its first bytes arrived.
     since: Time,
-    look_at: Time,
-    is_second_look: bool,
+    check_at: Time,
+    is_second_check: bool,
 }
 
 impl Incomplete {
     fn since(now: Time) -> Incomplete {
-        Incomplete { since: now, look_at: now + RECORD_TIME_MAX / 2, is_second_look: false }
+        Incomplete { since: now, check_at: now + RECORD_TIME_MAX / 2, is_second_check: false }
     }
 
-    /// The next look, after this one.
-    fn look_again(self, now: Time, is_second_look: bool) -> Incomplete {
-        Incomplete { look_at: now + RECORD_TIME_MAX / 2, is_second_look, ..self }
+    fn next_check(self, now: Time, is_second_check: bool) -> Incomplete {
+        Incomplete { check_at: now + RECORD_TIME_MAX / 2, is_second_check, ..self }
     }
 }
 
-/// Both directions of an encrypted link.
 #[derive(Debug)]
 pub(crate) struct Records {
     channel: Channel,
-    /// The part of a record that is received next.
+    /// The part of a record that is expected next.
     next: Part,
-    /// The bytes of that part that have arrived, while it is incomplete.
+    /// Bytes of that part that have arrived, while it is incomplete.
     cut: Vec<u8>,
     incomplete: Option<Incomplete>,
     /// Opened bytes that were handed out and are not decomposed yet.
@@ -102,7 +98,7 @@ pub(crate) struct Records {
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Length,
-    /// This number of bytes of frames, and their tag.
+    /// This number of bytes of frames, and the tag.
     Bytes(usize),
 }
 
@@ -111,7 +107,7 @@ impl Records {
         Box::new(Records { channel, next: Part::Length, cut: Vec::new(), incomplete: None, unread: 0 })
     }
 
-    /// Opens all records that have come. What was opened before an error is handed out all the same.
+    /// Opens all complete records. Records opened before an error are returned too.
     pub(crate) fn unseal<'a>(
         &mut self,
         now: Time,
@@ -122,7 +118,7 @@ impl Records {
         let outcome = self.open_all(wire, scratch);
         self.incomplete = match self.incomplete {
             _ if !self.is_incomplete() => None,
-            // Bytes of the same record: its time goes on.
+            // Still the same record: its time runs on.
             Some(incomplete) if scratch.filled == 0 => Some(incomplete),
             _ => Some(Incomplete::since(now)),
         };
@@ -165,7 +161,7 @@ impl Records {
         Ok(())
     }
 
-    /// Keeps what has come of a part: at most one record.
+    /// Keeps bytes of an incomplete part: at most one record.
     fn hold(&mut self, bytes: &[u8], wanted: usize, scratch: &mut Scratch) {
         if bytes.is_empty() {
             return;
@@ -178,52 +174,47 @@ impl Records {
             self.cut.reserve_exact(wanted - self.cut.len());
         }
         self.cut.extend_from_slice(bytes);
-        debug_assert!(self.cut.len() <= RECORD_BYTES_MAX, "one record at most");
+        debug_assert!(self.cut.len() <= RECORD_BYTES_MAX, "more than one record is held");
     }
 
     fn is_incomplete(&self) -> bool {
         !self.cut.is_empty() || matches!(self.next, Part::Bytes(_))
     }
 
-    /// Bytes of memory that an incomplete record takes.
     pub(crate) fn held(&self) -> usize {
         self.cut.capacity()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next.
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        self.incomplete.map(|incomplete| incomplete.look_at)
+        self.incomplete.map(|incomplete| incomplete.check_at)
     }
 
-    /// When the first bytes of the record arrived that is incomplete.
     pub(crate) fn incomplete_since(&self) -> Option<Time> {
         self.incomplete.map(|incomplete| incomplete.since)
     }
 
-    /// Fails when the rest of a record does not come. `may_read`: the caller receives what comes.
+    /// Fails when the rest of a record did not arrive in time. `may_read`: the caller reads the link.
     pub(crate) fn handle_timeout(&mut self, now: Time, may_read: bool) -> Result<(), LinkError> {
-        let Some(incomplete) = self.incomplete.filter(|incomplete| incomplete.look_at <= now) else {
+        let Some(incomplete) = self.incomplete.filter(|incomplete| incomplete.check_at <= now) else {
             return Ok(());
         };
-        if may_read && incomplete.is_second_look {
+        if may_read && incomplete.is_second_check {
             return Err(LinkError::RecordTimeout);
         }
-        self.incomplete = Some(incomplete.look_again(now, may_read));
+        self.incomplete = Some(incomplete.next_check(now, may_read));
         Ok(())
     }
 
-    /// Fails unless these bytes were opened by [`unseal`](Self::unseal): a driver must not decompose sealed bytes.
+    /// Fails unless [`unseal`](Self::unseal) returned these bytes: a driver must not decompose sealed bytes.
     pub(crate) fn are_opened(&self, input: &[u8]) -> Result<(), LinkError> {
         if input.len() > self.unread { Err(LinkError::Sealed) } else { Ok(()) }
     }
 
-    /// The caller has decomposed this number of opened bytes.
     pub(crate) fn took(&mut self, bytes: usize) {
         self.unread -= bytes.min(self.unread);
     }
 
-    /// Appends a batch as records.
     pub(crate) fn seal(&mut self, plain: &[u8], out: &mut Chunk) {
         self.channel.seal(plain, out.buffer());
     }

@@ -1,5 +1,3 @@
-//! Which clients have asked, in which batch, and when they were answered: what policies learn from.
-
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -7,55 +5,53 @@ use core::time::Duration;
 use spillway_transport::Time;
 use spillway_wire::Id;
 
-/// Batches whose reply is awaited. A reply to an older one tells nothing.
+/// Maximal number of batches whose reply is awaited. Replies to older ones are not measured.
 const BATCHES_MAX: usize = 1024;
 
-/// Batches that went and were answered, at a link's opening end.
 #[derive(Debug, Default)]
 pub(crate) struct RoundTrips {
-    /// By id; grows with the ids that ask.
+    /// By id, up to the highest id that has sent a request.
     clients: Vec<Client>,
-    /// Batches that have gone.
+    /// Number of batches sent.
     sent: u64,
-    /// Batches whose first reply can be recognised and has not come, and when they went; the latest at the end. Batches
-    /// before one that was answered are not awaited any more.
+    /// Unanswered batches whose first reply can be recognised, with their times; none is older than an answered one.
     awaited: VecDeque<(u64, Time)>,
-    /// A reply to the batch in the making could be recognised.
+    /// Whether a reply to the present batch could be recognised.
     is_recognisable: bool,
-    /// The latest batch to which a reply may have come.
+    /// The latest batch that may have been answered.
     perhaps_answered: u64,
-    /// Messages of the batch in the making from clients that were not answered since the last batch went.
+    /// Messages of the present batch from clients that were not answered since the last batch was sent.
     fresh: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Client {
-    /// How many batches had gone when its last reply came.
+    /// Number of batches sent before the client's last reply.
     answered_after: u64,
     waits: Waits,
 }
 
-/// What a client waits for.
+/// The reply that a client waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Waits {
-    /// It has no request that is not answered.
+    /// All its requests are answered.
     #[default]
     Nothing,
-    /// It has asked in this batch, and not since.
+    /// Its last request is in this batch, and is the only unanswered one.
     Batch(u64),
-    /// It has asked again before it was answered. From now on its replies cannot be told apart.
+    /// It has sent several requests ahead. From now on the requests to which its replies belong are unknown.
     Unknown,
 }
 
 impl RoundTrips {
-    /// The id is another client's now.
+    /// The id is reused for another client.
     pub(crate) fn opened(&mut self, id: Id) {
         if let Some(client) = self.clients.get_mut(id.0 as usize) {
             client.waits = Waits::Nothing;
         }
     }
 
-    /// This many more messages of a client are in the batch in the making: none if they continue the one before.
+    /// Adds messages of a client to the present batch: 0 if the bytes continue its last message.
     pub(crate) fn asked(&mut self, id: Id, messages: u64) {
         let index = id.0 as usize;
         if self.clients.len() <= index {
@@ -76,17 +72,15 @@ impl RoundTrips {
         };
     }
 
-    /// Messages of the batch in the making from clients that were not answered since the last batch went.
     pub(crate) fn fresh(&self) -> u64 {
         self.fresh
     }
 
-    /// Batches that have gone after the latest one to which a reply may have come.
+    /// Batches sent after the latest one that may have been answered.
     pub(crate) fn unanswered(&self) -> u64 {
         self.sent - self.perhaps_answered
     }
 
-    /// The batch in the making goes.
     pub(crate) fn sent(&mut self, now: Time) {
         self.sent += 1;
         self.fresh = 0;
@@ -98,9 +92,9 @@ impl RoundTrips {
         }
     }
 
-    /// A reply has come; the peer may name any id. If it is the first to a batch, and none to a later batch has come
-    /// before it: how long the batch took. A server answers in the order of batches, except where a request blocks on
-    /// purpose (Redis' BLPOP), whose time says nothing about the server's load.
+    /// A reply arrived; `id` is unchecked peer input. Returns the batch's round-trip time if this is the first reply to
+    /// a batch, and no later batch was answered before. A server answers in the order of batches, except for a request
+    /// that blocks on purpose (Redis' BLPOP), whose time does not depend on the server's load.
     pub(crate) fn answered(&mut self, now: Time, id: Id) -> Option<Duration> {
         let client = self.clients.get_mut(id.0 as usize)?;
         client.answered_after = self.sent;
@@ -113,7 +107,7 @@ impl RoundTrips {
             Waits::Nothing => return None,
         };
         if batch > self.sent {
-            return None; // A server that speaks first: the request is still here.
+            return None; // The server sent data before it has the request, which is not sent yet.
         }
         client.waits = Waits::Nothing;
         self.perhaps_answered = self.perhaps_answered.max(batch);
@@ -135,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_reply_to_a_batch_tells_how_long_it_took() {
+    fn the_first_reply_to_a_batch_gives_its_round_trip_time() {
         let mut trips = RoundTrips::default();
         trips.asked(Id(1), 1);
         trips.asked(Id(2), 1);
@@ -143,12 +137,12 @@ mod tests {
         trips.asked(Id(3), 1);
         trips.sent(at(150));
         assert_eq!(trips.answered(at(180), Id(1)), Some(US * 80));
-        assert_eq!(trips.answered(at(185), Id(2)), None, "the second");
+        assert_eq!(trips.answered(at(185), Id(2)), None, "the second reply to the batch");
         assert_eq!(trips.answered(at(190), Id(3)), Some(US * 40));
     }
 
     #[test]
-    fn a_request_that_blocks_tells_nothing_once_others_were_answered() {
+    fn a_blocking_request_is_not_measured_after_a_later_batch_was_answered() {
         let mut trips = RoundTrips::default();
         trips.asked(Id(1), 1);
         trips.sent(at(0));
@@ -159,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_asks_ahead_tells_nothing_until_its_id_is_opened_again() {
+    fn a_client_that_sends_requests_ahead_is_not_measured_until_its_id_is_reused() {
         let mut trips = RoundTrips::default();
         for n in 1..=3 {
             trips.asked(Id(1), 1);
@@ -177,19 +171,19 @@ mod tests {
     }
 
     #[test]
-    fn what_no_batch_has_asked_tells_nothing_and_takes_no_memory() {
+    fn replies_without_a_request_are_ignored_and_take_no_memory() {
         let mut trips = RoundTrips::default();
         assert_eq!(trips.answered(at(1), Id(u32::MAX)), None);
         assert!(trips.clients.is_empty());
         trips.asked(Id(3), 1);
-        assert_eq!(trips.answered(at(2), Id(3)), None, "it has not gone");
+        assert_eq!(trips.answered(at(2), Id(3)), None, "the request is not sent yet");
         trips.sent(at(3));
         assert_eq!(trips.answered(at(4), Id(3)), Some(US));
         assert_eq!(trips.answered(at(4), Id(4)), None);
     }
 
     #[test]
-    fn a_reply_that_comes_after_a_thousand_batches_tells_nothing() {
+    fn a_reply_after_more_than_the_maximal_number_of_batches_is_not_measured() {
         let mut trips = RoundTrips::default();
         for id in 1..=BATCHES_MAX as u32 + 1 {
             trips.asked(Id(id), 1);
@@ -201,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_answered_since_the_last_batch_is_not_fresh() {
+    fn messages_of_clients_answered_since_the_last_batch_are_not_fresh() {
         let mut trips = RoundTrips::default();
         trips.asked(Id(1), 1);
         trips.sent(at(1));

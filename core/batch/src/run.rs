@@ -1,29 +1,28 @@
-//! Data frames as they came, headers included: what is at the front of a link's bytes, and the frames of a run.
+//! Runs of unchanged data frames, headers included.
 
 use spillway_wire::{HEADER_BYTES, Header};
 
-/// What is at the front of a link's bytes.
+/// What a link's received bytes begin with.
 pub(crate) enum Front<'a> {
-    /// A data frame that is not there as a whole.
-    Cut,
-    /// A whole data frame.
+    /// An incomplete header or data frame.
+    Incomplete,
+    /// A complete data frame.
     Frame { header: Header, payload: &'a [u8] },
-    /// Control, or what is no frame.
+    /// A control frame, or an invalid one.
     Other,
 }
 
 pub(crate) fn front(input: &[u8]) -> Front<'_> {
-    let Some((head, rest)) = input.split_first_chunk::<HEADER_BYTES>() else { return Front::Cut };
+    let Some((head, rest)) = input.split_first_chunk::<HEADER_BYTES>() else { return Front::Incomplete };
     match Header::parse(head) {
         Ok(header) if header.kind.is_data() => match rest.get(..usize::from(header.length)) {
             Some(payload) => Front::Frame { header, payload },
-            None => Front::Cut,
+            None => Front::Incomplete,
         },
         _ => Front::Other,
     }
 }
 
-/// The data frames of a run.
 pub(crate) fn frames(mut run: &[u8]) -> impl Iterator<Item = (Header, &[u8])> + '_ {
     core::iter::from_fn(move || {
         let Front::Frame { header, payload } = front(run) else { return None };
@@ -32,12 +31,11 @@ pub(crate) fn frames(mut run: &[u8]) -> impl Iterator<Item = (Header, &[u8])> + 
     })
 }
 
-/// What [`Ends::incoming_run`](crate::ends::Ends::incoming_run) finds.
-pub(crate) enum Taken<'a> {
-    /// Whole frames, counted as received.
+pub(crate) enum RunOutcome<'a> {
+    /// Complete frames, counted as received.
     Run(&'a [u8]),
-    /// Nothing, or a data frame of which more is to come.
-    Cut,
-    /// Something that is not forwarded: take it apart.
-    Apart,
+    /// No input, or an incomplete frame.
+    Incomplete,
+    /// A frame that is not forwarded: disassemble it.
+    Disassemble,
 }

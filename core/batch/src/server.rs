@@ -15,7 +15,7 @@ use spillway_wire::{Connect, Control, HEADER_BYTES, Id, Kind, Piece, RefuseReaso
 use crate::addresses::AddressRules;
 use crate::batching::Batching;
 use crate::connection::Connection;
-use crate::ends::{Ends, Incoming};
+use crate::ends::{Disposition, Ends};
 use crate::error::LinkError;
 use crate::event::ServerEvent;
 use crate::handshake::{Accepted, Accepting};
@@ -23,9 +23,9 @@ use crate::limits::{CLIENT_SPARE_BYTES_MAX, CONTROL_BYTES_MAX, Limits, LinkCount
 use crate::overhead::Allowance;
 use crate::policy::{Fixed, Policy};
 use crate::records::{Encryption, Scratch};
-use crate::run::Taken;
+use crate::run::RunOutcome;
 
-/// What a server's link port accepts.
+/// Configuration of a server's link port.
 #[derive(Clone, Debug, Default)]
 pub struct ServerConfig {
     /// Keys of helpers and clients.
@@ -40,9 +40,10 @@ pub struct ServerConfig {
 
 /// The server's end of one link.
 ///
-/// Open what the socket received with [`unseal`](Self::unseal), take that apart with [`decompose`](Self::decompose), answer
-/// with [`compose`](Self::compose), and send what [`flush`](Self::flush) or [`poll_transmit`](Self::poll_transmit)
-/// returns, even after an error: it may tell the peer why. Receive only while [`may_read`](Self::may_read) says so.
+/// Pass received bytes through [`unseal`](Self::unseal) to [`decompose`](Self::decompose), answer with
+/// [`compose`](Self::compose), and send what [`flush`](Self::flush) or [`poll_transmit`](Self::poll_transmit) returns,
+/// even after an error: it may inform the peer of the reason. Read the socket only while [`may_read`](Self::may_read)
+/// returns `true`.
 #[derive(Debug)]
 pub struct ServerLink {
     config: Arc<ServerConfig>,
@@ -50,14 +51,13 @@ pub struct ServerLink {
     local: SocketAddr,
     stage: Stage,
     pub(crate) ends: Ends,
-    /// The helper has said that it goes away.
+    /// The helper has announced that it drains.
     is_drained: bool,
-    /// Replies of this connection are to be kept, if it is the next that is opened. Whichever is, this is forgotten.
+    /// Keep the replies of this connection if it is the next one to be opened; cleared by any *connect*.
     keep_next: Option<Id>,
-    /// [`unseal`](Self::unseal) has found that the peer has authenticated, which is not told yet.
+    /// [`unseal`](Self::unseal) completed the handshake; [`decompose`](Self::decompose) has yet to return the event.
     found_established: Option<(Role, KeyId)>,
-    /// Only of a client's link. A helper's link has none: it carries the control messages of thousands of clients, whose own
-    /// allowances the helper keeps.
+    /// `None` on a helper's link, which carries many clients' control messages: the helper has their allowances.
     pub(crate) allowance: Option<Allowance>,
 }
 
@@ -80,7 +80,7 @@ impl ServerLink {
         ServerLink::with_policy(config, now, peer, local, fresh, Box::new(Fixed::immediate()))
     }
 
-    /// A link whose replies go by a policy of their own. With [`new`](Self::new) they go when asked for.
+    /// As [`new`](Self::new), with a batch policy for replies; without one they leave at once.
     pub fn with_policy(
         config: Arc<ServerConfig>,
         now: Time,
@@ -107,15 +107,15 @@ impl ServerLink {
         }
     }
 
-    /// What came from the peer, ready to be taken apart: all of it, before more is given. An encrypted link's records are
-    /// opened into `scratch`; of other links the same bytes come back. Whatever is wrong with them,
-    /// [`decompose`](Self::decompose) says after it has told what came before.
+    /// Opens received bytes for [`decompose`](Self::decompose), which must use up the result before the next call. An
+    /// encrypted link's records are opened into `scratch`; other links get the same bytes back. `decompose` reports
+    /// errors of the bytes after the events that came before them.
     pub fn unseal<'a>(&mut self, now: Time, wire: &'a [u8], scratch: &'a mut Scratch) -> &'a [u8] {
         let mut rest = wire;
         scratch.clear();
         while let Stage::Accepting { deadline, .. } = &self.stage {
             if *deadline <= now {
-                return rest; // which is told when it is taken apart
+                return rest; // `decompose` reports the timeout.
             }
             match self.handshake(&mut rest) {
                 Ok(Some(established)) => self.found_established = Some(established),
@@ -136,8 +136,8 @@ impl ServerLink {
         self.ends.receiving.is_encrypted()
     }
 
-    /// Bytes that the peer must send before anything else can be said: where more than those is received, it is to be
-    /// [opened](Self::unseal). 0 once it has authenticated.
+    /// Bytes that the peer must send before this end can answer; pass more than that through [`unseal`](Self::unseal).
+    /// 0 once the peer has authenticated.
     pub fn handshake_wants(&self) -> usize {
         match &self.stage {
             Stage::Accepting { handshake, .. } => handshake.wanted(),
@@ -145,8 +145,8 @@ impl ServerLink {
         }
     }
 
-    /// Takes the next event off the front of `input`, which was [opened](Self::unseal) before; a link that is not
-    /// encrypted takes it as it came, too. `None` when all of `input` is used up. After an error, send what
+    /// Takes the next event off the front of `input`, which [`unseal`](Self::unseal) returned; a link that is not
+    /// encrypted also takes received bytes. `None`: `input` is used up. After an error, send what
     /// [`flush`](Self::flush) returns and close the link; all its connections are lost.
     pub fn decompose<'a>(
         &mut self,
@@ -192,7 +192,7 @@ impl ServerLink {
         Ok(event)
     }
 
-    /// `run`: requests are wanted as they are; when there are some at the front they are put there, and there is no event.
+    /// `run`: where to put requests unchanged; if it is filled, the result is `None`.
     fn next_event<'a>(
         &mut self,
         now: Time,
@@ -219,15 +219,15 @@ impl ServerLink {
                 let taken = self.ends.incoming_run(input);
                 self.account_run(now, before - input.len(), &taken);
                 match taken {
-                    Taken::Run(bytes) => {
+                    RunOutcome::Run(bytes) => {
                         *run = bytes;
                         return Ok(None);
                     }
-                    Taken::Cut => {
-                        self.ends.tell_owed();
+                    RunOutcome::Incomplete => {
+                        self.ends.send_acknowledges();
                         return Ok(None);
                     }
-                    Taken::Apart => {}
+                    RunOutcome::Disassemble => {}
                 }
             }
             let before = input.len();
@@ -235,7 +235,7 @@ impl ServerLink {
             let taken = before - input.len();
             let Some(piece) = piece else {
                 self.account(now, taken, None);
-                self.ends.tell_owed();
+                self.ends.send_acknowledges();
                 return Ok(None);
             };
             if version < SESSIONS_SINCE
@@ -251,7 +251,7 @@ impl ServerLink {
         }
     }
 
-    /// This number of bytes was taken off the front of the input, and led to this event.
+    /// Charges `taken` bytes of input, which led to `event`, to the peer's allowance.
     #[inline]
     fn account(&mut self, now: Time, taken: usize, event: Option<&ServerEvent<'_>>) {
         let Some(allowance) = &mut self.allowance else { return };
@@ -269,7 +269,7 @@ impl ServerLink {
         let Stage::Accepting { handshake, .. } = &mut self.stage else { return Ok(None) };
         match handshake.advance(&self.config.ring, input) {
             Ok(Accepted::NeedsInput) => Ok(None),
-            Ok(Accepted::Say(welcome, offer)) => {
+            Ok(Accepted::Send(welcome, offer)) => {
                 self.ends.batching.preamble(&welcome);
                 if let Some(offer) = offer {
                     self.ends.batching.preamble(&offer);
@@ -288,7 +288,7 @@ impl ServerLink {
                 Ok(Some((role, key)))
             }
             Err(rejected) => {
-                if let Some(welcome) = rejected.say {
+                if let Some(welcome) = rejected.reply {
                     self.ends.batching.preamble(&welcome);
                 }
                 Err(rejected.error)
@@ -302,11 +302,11 @@ impl ServerLink {
         version: u8,
         piece: Piece<'a>,
     ) -> Result<Option<ServerEvent<'a>>, LinkError> {
-        let (id, incoming, event) = match piece {
+        let (id, disposition, event) = match piece {
             Piece::Data { kind: Kind::Request, id, bytes, last } => {
                 match self.ends.incoming_data(id, bytes.len(), last) {
-                    Incoming::Carry => return Ok(Some(ServerEvent::Carried { id, bytes })),
-                    incoming => (id, incoming, ServerEvent::Data { id, bytes }),
+                    Disposition::Carry => return Ok(Some(ServerEvent::Carried { id, bytes })),
+                    disposition => (id, disposition, ServerEvent::Data { id, bytes }),
                 }
             }
             Piece::Data { kind, .. } => return Err(LinkError::Direction(kind)),
@@ -322,7 +322,7 @@ impl ServerLink {
                     if matches!(control, Control::Close(_)) {
                         self.ends.incoming_close(id);
                     }
-                    // Also after our own *close*: the session waits for this answer.
+                    // Also after our own *close*: the session waits for the peer's answer.
                     return Ok(Some(ServerEvent::CarriedControl { id, control }));
                 }
                 Control::Acknowledge(Acknowledge { received: 0, .. }) if self.ends.get(id).is_none() => {
@@ -331,8 +331,8 @@ impl ServerLink {
                 }
                 Control::Acknowledge(acknowledge) => {
                     let bytes_max = self.config.limits.kept_bytes_max;
-                    let incoming = self.ends.incoming_acknowledge(id, acknowledge.received, bytes_max);
-                    (id, incoming, ServerEvent::CarriedControl { id, control })
+                    let disposition = self.ends.incoming_acknowledge(id, acknowledge.received, bytes_max);
+                    (id, disposition, ServerEvent::CarriedControl { id, control })
                 }
                 Control::Credit(limit) => {
                     self.ends.incoming_credit(id, limit);
@@ -349,19 +349,19 @@ impl ServerLink {
                 }
             },
         };
-        if matches!(incoming, Incoming::Deliver)
+        if matches!(disposition, Disposition::Deliver)
             && matches!(event, ServerEvent::Data { .. } | ServerEvent::Finished { .. })
         {
-            self.ends.owe(id);
+            self.ends.acknowledge_later(id);
         }
-        Ok(match incoming {
-            Incoming::Deliver | Incoming::Carry => Some(event),
-            Incoming::PassOver => None,
-            Incoming::Broken(reason) => Some(ServerEvent::Closed { id, reason }),
+        Ok(match disposition {
+            Disposition::Deliver | Disposition::Carry => Some(event),
+            Disposition::Ignore => None,
+            Disposition::Broken(reason) => Some(ServerEvent::Closed { id, reason }),
         })
     }
 
-    /// A helper says once, of its whole link, that it goes away. Clients have no say in that.
+    /// A helper announces once, for its whole link, that it drains. Clients may not.
     fn drained<'a>(&mut self, role: Role, id: Id, deadline_ms: u32) -> Option<ServerEvent<'a>> {
         if role != Role::Helper || id != Id::LINK || core::mem::replace(&mut self.is_drained, true) {
             self.ends.stray();
@@ -386,7 +386,7 @@ impl ServerLink {
                         connection.outgoing.keep(limits.kept_bytes_max);
                     }
                     if version >= REQUESTS_ACKNOWLEDGED_SINCE {
-                        connection.incoming.tell_what_is_taken();
+                        connection.incoming.enable_acknowledgements();
                     }
                 }
                 (connection, ServerEvent::Connect { id, client, server })
@@ -420,7 +420,7 @@ impl ServerLink {
         Ok(event)
     }
 
-    /// Who the peer is, once it has authenticated.
+    /// The peer's role, once it has authenticated.
     pub fn role(&self) -> Option<Role> {
         match self.stage {
             Stage::Established { role, .. } => Some(role),
@@ -428,12 +428,12 @@ impl ServerLink {
         }
     }
 
-    /// Whether the peer has authenticated, and the link goes on.
+    /// Whether the peer has authenticated and the link has not failed.
     pub fn is_established(&self) -> bool {
         matches!(self.stage, Stage::Established { .. })
     }
 
-    /// Whether the peer has named an accepted key, also if it has yet to prove it.
+    /// Whether the peer has named an accepted key. Its proof may still be missing.
     pub fn has_named_key(&self) -> bool {
         match &self.stage {
             Stage::Accepting { handshake, .. } => handshake.has_named_key(),
@@ -447,31 +447,31 @@ impl ServerLink {
         self.ends.ids()
     }
 
-    /// How many connections have not ended.
+    /// Number of connections that have not ended.
     pub fn connections(&self) -> usize {
         self.ends.connections()
     }
 
-    /// A batch, if one is due by the policy.
+    /// Takes a batch if the policy says that one is due.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Time) -> Option<Chunk> {
         self.ends.poll_transmit(now)
     }
 
-    /// A batch of whatever there is.
+    /// Takes all that waits as one batch.
     pub fn flush(&mut self, now: Time) -> Option<Chunk> {
         self.ends.flush(now)
     }
 
-    /// Bytes that wait to be taken.
+    /// Bytes that wait to be sent.
     pub fn pending(&self) -> usize {
         self.ends.batching.pending()
     }
 
-    /// Whether to read what the peer sends; otherwise leave its bytes with the socket. It is not read while too many answers
-    /// of ours wait for the peer to read them: until batches were [taken](Self::flush) and sent. Nor is a client read that has
-    /// sent far more control messages, or other frames without data, than go along with its data: until
-    /// [`poll_read_timeout`](Self::poll_read_timeout). Ask again after each input, batch and timeout.
+    /// Whether to read the peer's bytes; otherwise leave them in the socket. Reading stops while more than
+    /// [`CONTROL_BYTES_MAX`] bytes of control messages wait to be sent, and for a time after a client has sent far more
+    /// bytes without data than its allowance, until [`poll_read_timeout`](Self::poll_read_timeout). Call again after
+    /// each input, batch and timeout.
     pub fn may_read(&self) -> bool {
         self.paused_until().is_none() && self.ends.batching.control_bytes() <= CONTROL_BYTES_MAX
     }
@@ -480,7 +480,7 @@ impl ServerLink {
         self.allowance.as_ref()?.paused_until()
     }
 
-    /// Gives a spent batch's buffer back for reuse.
+    /// Gives a sent batch's buffer back for reuse.
     pub fn recycle(&mut self, chunk: Chunk) {
         self.ends.batching.recycle(chunk);
     }
@@ -495,8 +495,7 @@ impl ServerLink {
         [self.ends.batching.poll_timeout(), waited_for].into_iter().flatten().min()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next because a record is incomplete, or because the link is not
-    /// [read](Self::may_read) for a time.
+    /// When to call [`handle_timeout`](Self::handle_timeout) for an incomplete record or a pause in reading.
     #[must_use]
     pub fn poll_read_timeout(&self) -> Option<Time> {
         let record = self.ends.receiving.poll_timeout();
@@ -508,8 +507,8 @@ impl ServerLink {
         self.poll_read_timeout().is_some()
     }
 
-    /// Fails when the peer has not authenticated in time, or the rest of a record does not come. Afterwards the link
-    /// [may be read](Self::may_read) again.
+    /// Call at [`poll_timeout`](Self::poll_timeout); may end a pause in [reading](Self::may_read). Fails when the peer
+    /// has not authenticated in time, or the rest of a record did not arrive.
     pub fn handle_timeout(&mut self, now: Time) -> Result<(), LinkError> {
         if let Some(allowance) = &mut self.allowance {
             allowance.handle_timeout(now);
@@ -526,12 +525,12 @@ impl ServerLink {
         outcome
     }
 
-    /// What the link has done.
+    /// Counters since the link began.
     pub fn counters(&self) -> LinkCounters {
         self.ends.counters()
     }
 
-    /// The other end's address.
+    /// The peer's address.
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }

@@ -1,17 +1,17 @@
 //! Which connections to a link port may wait for authentication, and which one is dropped when there are too many.
 //!
-//! Strangers need no key to open a connection and say nothing. They must not use up a server's descriptors, and must not
-//! keep peers with a key away. So there is a bound for each source address and one in total, and a new connection is
-//! never turned away: it replaces another one, chosen so that the peers which are about to authenticate survive.
+//! Opening a connection takes no key, and its peer may send nothing. Such connections must not use up a server's
+//! descriptors, and must not keep peers with a key away. So there is a bound for each source address and one in total,
+//! and a new connection is always accepted: it replaces another one, chosen so that the peers which are about to
+//! authenticate survive.
 //!
-//! - Connections that have not named an accepted key yet go first. A peer with a key names it in its first packet, so
-//!   it is past that stage when its connection is accepted, or one round trip later.
-//! - Among those, the source that holds most loses its oldest one. A flood from one address replaces its own
-//!   connections, and a flood from many addresses replaces its own as well, as long as each of them holds as many as an
-//!   honest source.
-//! - Only when all have named a key is one of these dropped, again the oldest of the source that holds most.
-//! - Many honest peers of one host come at the same moment when they lose a helper. So a connection has [`GRACE`] before
-//!   the bounds count it; until then only a third bound does, which is higher.
+//! - Connections that have not named an accepted key are dropped first. A peer with a key names it in its first packet,
+//!   so it is past that stage when its connection is accepted, or one round trip later.
+//! - Among those, the source with the most connections loses its oldest one. A flood from one address replaces its own
+//!   connections; so does a flood from many addresses, as long as each of them holds as many as an honest source.
+//! - Only when all have named a key is one of these dropped, again the oldest of the source with the most connections.
+//! - Many honest peers of one host connect at the same moment when their helper fails. So the two bounds ignore a
+//!   connection's first second ([`GRACE`]); until then only a third, higher bound counts it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::cmp::Reverse;
@@ -26,7 +26,7 @@ pub const PER_SOURCE_MAX: usize = 16;
 pub const TOTAL_MAX: usize = 128;
 /// Handshakes in progress in total, whatever their age.
 pub const YOUNG_MAX: usize = 1024;
-/// How long a peer may take to speak before it can be dropped for a newer one, while there is room.
+/// How long a peer may take to authenticate before it can be dropped for a newer one, while there is room.
 pub const GRACE: Duration = Duration::from_secs(1);
 
 /// A network that one peer can use freely: an IPv4 address, or an IPv6 network of 64 bits.
@@ -83,12 +83,10 @@ impl Bounds {
     pub const DEFAULT: Bounds = Bounds { per_source: PER_SOURCE_MAX, total: TOTAL_MAX, young: YOUNG_MAX };
 }
 
-/// Connections whose peers have not authenticated yet, by a name of the caller's choice. Each operation takes time
-/// logarithmic in their number.
+/// Connections that have yet to authenticate, named by the caller. Operations take logarithmic time.
 #[derive(Clone, Debug)]
 pub struct Unauthenticated<K> {
     bounds: Bounds,
-    /// By order of arrival.
     entries: BTreeMap<u64, Entry<K>>,
     by_name: BTreeMap<K, u64>,
     groups: BTreeMap<Group, BTreeSet<u64>>,
@@ -117,7 +115,7 @@ impl<K> Unauthenticated<K> {
         }
     }
 
-    /// How many connections have yet to authenticate.
+    /// Number of connections that have yet to authenticate.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -127,15 +125,14 @@ impl<K> Unauthenticated<K> {
         self.entries.is_empty()
     }
 
-    /// How many connections were dropped for newer ones since the start.
+    /// Number of connections dropped for newer ones since the start.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 }
 
 impl<K: Copy + Ord> Unauthenticated<K> {
-    /// A connection was accepted. Returns the connection that has to be closed for it, if there is no room: that one
-    /// is forgotten here already.
+    /// Adds a connection. If there is no room, removes and returns the one that must be closed for it.
     #[must_use = "the connection that is returned must be closed"]
     pub fn begin(&mut self, now: Time, peer: IpAddr, name: K) -> Option<K> {
         let source = Source::of(peer);
@@ -154,9 +151,8 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         self.first_to_go(now).is_some()
     }
 
-    /// The table that these connections share with others is full: returns the connection that goes first. It is forgotten
-    /// here already. A peer that has named a key keeps its place for [`GRACE`], so that peers with a key do not replace each
-    /// other.
+    /// Makes room when another table with these connections is full: removes and returns the one that must be closed. A
+    /// peer that has named a key is safe for [`GRACE`], so that peers with a key do not replace each other.
     #[must_use = "the connection that is returned must be closed"]
     pub fn evict(&mut self, now: Time) -> Option<K> {
         let victim = self.first_to_go(now).and_then(|number| self.remove(number));
@@ -173,7 +169,7 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         self.entries.get(&number).is_some_and(|entry| now.since(entry.since) >= GRACE)
     }
 
-    /// The peer has named a key that is accepted. It has not proven yet that it has that key.
+    /// The peer has named an accepted key. Its proof is still missing.
     pub fn named_key(&mut self, name: K) {
         let Some(&number) = self.by_name.get(&name) else { return };
         if let Some(entry) = self.take(number) {
@@ -181,14 +177,12 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         }
     }
 
-    /// The peer has authenticated, or its connection has ended. Returns whether it was waiting; spurious calls are
-    /// harmless.
+    /// The peer has authenticated, or its connection has ended. Returns whether it waited; spurious calls are harmless.
     pub fn end(&mut self, name: K) -> bool {
         let number = self.by_name.get(&name).copied();
         number.and_then(|number| self.remove(number)).is_some()
     }
 
-    /// Number of the connection that is dropped for a new one of this source.
     fn victim(&self, now: Time, source: Source) -> Option<u64> {
         let (silent, named) = (self.group((source, Stage::Silent)), self.group((source, Stage::NamedKey)));
         let held = silent.map_or(0, BTreeSet::len) + named.map_or(0, BTreeSet::len);
@@ -228,7 +222,6 @@ impl<K: Copy + Ord> Unauthenticated<K> {
         Some(entry.name)
     }
 
-    /// Changes the members of a group, and its rank.
     fn ranks_change(&mut self, group: Group, change: impl FnOnce(&mut BTreeSet<u64>)) {
         let members = self.groups.entry(group).or_default();
         if let Some(rank) = rank(group, members) {
@@ -292,13 +285,13 @@ mod tests {
             for (name, source) in [(0, 1), (1, 2), (2, 3), (3, 3), (4, 2), (5, 3)] {
                 assert_eq!(table.begin(Time(0), v4(source), name), None);
             }
-            assert_eq!(table.begin(now, v4(4), 6), Some(2), "of the source with three");
-            assert_eq!(table.begin(now, v4(5), 7), Some(1), "two sources have two: the oldest of them");
+            assert_eq!(table.begin(now, v4(4), 6), Some(2), "the oldest of the source with three");
+            assert_eq!(table.begin(now, v4(5), 7), Some(1), "the oldest of the two sources with two");
         }
     }
 
     #[test]
-    fn many_of_one_host_may_come_at_once() {
+    fn many_peers_of_one_host_may_connect_at_once() {
         let mut table: Unauthenticated<u32> = Unauthenticated::default();
         for name in 0..YOUNG_MAX as u32 {
             assert_eq!(table.begin(Time(5), v4(1), name), None);
@@ -311,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_of_others_evicts_the_silent_and_those_that_take_too_long() {
+    fn evict_drops_silent_peers_first_and_then_slow_ones() {
         let mut table = table(9, 9, 9);
         assert_eq!(table.evict(LATER), None);
         for (name, source) in [(0, 1), (1, 2), (2, 2)] {
@@ -319,13 +312,13 @@ mod tests {
         }
         table.named_key(0);
         assert_eq!((table.evict(Time(0)), table.evict(Time(0))), (Some(1), Some(2)));
-        assert!(!table.can_evict(Time(0)), "it may still prove its key");
+        assert!(!table.can_evict(Time(0)), "the peer with a key is within its grace");
         assert_eq!((table.evict(Time(0)), table.evict(LATER)), (None, Some(0)));
         assert_eq!((table.len(), table.evicted()), (0, 3));
     }
 
     #[test]
-    fn who_has_named_a_key_outlives_who_is_silent() {
+    fn peers_that_named_a_key_outlive_silent_ones() {
         let mut flooded = table(4, 128, 64);
         assert_eq!(flooded.begin(Time(0), v4(1), 0), None);
         flooded.named_key(0);
@@ -344,7 +337,7 @@ mod tests {
             let victim = flooded.begin(LATER, Ipv4Addr::new(10, 1, high, low).into(), name);
             assert!(
                 victim.is_none_or(|victim| victim >= 4),
-                "each stranger has an address of its own: {name}"
+                "silent connections, each with an address of its own: {name}"
             );
         }
         for name in 0..4 {
@@ -353,14 +346,14 @@ mod tests {
     }
 
     #[test]
-    fn when_all_have_named_a_key_the_oldest_of_the_largest_source_goes() {
+    fn when_all_have_named_a_key_the_oldest_of_the_largest_source_is_dropped() {
         let mut table = table(2, 3, 3);
         for (name, source) in [(0, 1), (1, 2), (2, 2)] {
             assert_eq!(table.begin(Time(0), v4(source), name), None);
             table.named_key(name);
         }
         assert_eq!(table.begin(LATER, v4(3), 3), Some(1));
-        assert_eq!(table.begin(LATER, v4(4), 4), Some(3), "the one that is silent");
+        assert_eq!(table.begin(LATER, v4(4), 4), Some(3), "the silent one");
     }
 
     #[test]
@@ -382,7 +375,7 @@ mod tests {
         assert_eq!(names(&table), vec![1]);
     }
 
-    /// What the table is to choose, by looking at all connections: (name, source, named a key, since), oldest first.
+    /// Reference model of the choice, by searching all connections: (name, source, named a key, since), oldest first.
     fn expected(alive: &[(u32, u8, bool, Time)], bounds: Bounds, now: Time, source: u8) -> Option<u32> {
         let is_old = |since: Time| now.since(since) >= GRACE;
         let own: Vec<_> = alive.iter().filter(|(_, of, ..)| *of == source).collect();
@@ -404,9 +397,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever comes and goes, the table chooses as a look at all connections would.
         #[test]
-        fn chooses_as_a_look_at_all_would(
+        fn chooses_as_the_reference_model_does(
             steps in proptest::collection::vec((0_u8..5, 0_u8..6, 0_u32..40), 0..300),
             bounds in (1_usize..5, 1_usize..12, 1_usize..20),
         ) {

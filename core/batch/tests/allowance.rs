@@ -1,5 +1,4 @@
-//! Control messages and empty frames that a client sends to a server: in proportion to its data they are free, beyond that
-//! the client is read slowly.
+//! Allowances of clients: control messages and empty frames are free in proportion to data; more pauses reading.
 
 #[allow(dead_code, reason = "other test programs use the rest")]
 mod pair;
@@ -20,7 +19,7 @@ use spillway_wire::session::Acknowledge;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A link of a peer of this role that is not encrypted, so that a test puts its own frames on it.
+/// An unencrypted link of a peer of this role, so that a test can send its own frames.
 fn server_of(role: Role) -> (ServerLink, Time) {
     let encryption = Encryption::Off;
     let config = ServerConfig { encryption, ..(*server_config(Limits::default())).clone() };
@@ -42,7 +41,7 @@ fn data(id: Id, bytes: &[u8]) -> Vec<u8> {
     [&header.emit(), bytes].concat()
 }
 
-/// Gives a link this input; the connection that it names is closed.
+/// Gives a link this input, and answers each close event.
 fn feed(server: &mut ServerLink, now: Time, bytes: &[u8]) {
     let mut scratch = Scratch::new();
     let mut input = server.unseal(now, bytes, &mut scratch);
@@ -54,21 +53,21 @@ fn feed(server: &mut ServerLink, now: Time, bytes: &[u8]) {
     while server.flush(now).is_some() {}
 }
 
-/// 17 KB: more than is allowed at once.
+/// Floods of at least 17 KB each: more than the burst that is allowed.
 fn floods() -> Vec<(&'static str, Vec<u8>)> {
     let credit = |id| move |step| (Id(id), Control::Credit(step));
     let connect = [(Id(3), connect_control(HELPER)), (Id(3), Control::Close(CloseReason::Normal))];
     vec![
         ("credit of an open connection", frames((0..1200).map(credit(1)))),
-        ("credit of none", frames((0..1200).map(credit(77)))),
+        ("credit of an unknown connection", frames((0..1200).map(credit(77)))),
         ("empty frames", data(Id(1), b"").repeat(2500)),
-        ("data of no connection", data(Id(77), &[0; 1000]).repeat(18)),
+        ("data of an unknown connection", data(Id(77), &[0; 1000]).repeat(18)),
         ("connections without data", frames(connect).repeat(1000)),
     ]
 }
 
 #[test]
-fn a_flood_without_data_is_not_read_for_a_time() {
+fn a_flood_without_data_pauses_reading() {
     for (what, flood) in floods() {
         let (mut server, now) = server_of(Role::Client);
         feed(&mut server, now, &frames([(Id(1), connect_control(HELPER))]));
@@ -103,7 +102,7 @@ fn runs_of_frames_have_the_same_allowance() {
     }
 }
 
-/// A helper's link carries what thousands of clients cause; each of those has its allowance at the helper.
+/// A helper's link carries the control messages of thousands of clients, each with an allowance at the helper.
 #[test]
 fn a_helper_is_always_read() {
     for (what, flood) in floods() {
@@ -113,24 +112,24 @@ fn a_helper_is_always_read() {
     }
 }
 
-/// What a session says about replies, and what it says while it sends, is within the allowance at any rate.
+/// The *credit* and *acknowledge* that a session sends with its data stay within the allowance at any rate.
 #[test]
-fn what_goes_along_with_data_never_pauses_a_link() {
+fn control_messages_in_proportion_to_data_never_pause_reading() {
     let (mut server, now) = server_of(Role::Client);
     feed(&mut server, now, &frames([(Id(1), reconnect_control(HELPER))]));
-    let tell = |received| {
+    let acknowledgements = |received| {
         let acknowledge = Acknowledge { received, finish_received: false, answer: false };
         frames([(Id(1), Control::Credit(received)), (Id(1), Control::Acknowledge(acknowledge))])
     };
     for step in 0..10_000 {
         assert_eq!(server.compose(Id(1), &[7; 64 * 1024]), 64 * 1024);
         while server.flush(now).is_some() {}
-        feed(&mut server, now, &tell(step << 16));
+        feed(&mut server, now, &acknowledgements(step << 16));
         assert!(server.may_read(), "after {step} replies");
     }
     for step in 0..10_000 {
         feed(&mut server, now, &data(Id(1), &[7; 60_000]));
-        feed(&mut server, now, &tell(step << 16));
+        feed(&mut server, now, &acknowledgements(step << 16));
         assert!(server.may_read(), "after {step} requests");
     }
 }

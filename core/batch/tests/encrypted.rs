@@ -1,4 +1,4 @@
-//! Encrypted links: nobody on the path can make one plain, or change a byte of what the ends tell each other.
+//! Encrypted links: an attacker on the path can neither disable encryption nor alter a byte unnoticed.
 
 #[allow(dead_code, reason = "its pair is for other test programs")]
 mod pair;
@@ -34,38 +34,36 @@ fn ring() -> KeyRing {
     pair::server_config(Limits::default()).ring.clone()
 }
 
-/// All that is sent now.
-fn said_by_opener(opener: &mut OpenerLink) -> Vec<u8> {
+fn opener_output(opener: &mut OpenerLink) -> Vec<u8> {
     opener.flush(NOW).map_or(Vec::new(), |batch| batch.as_slice().to_vec())
 }
 
-fn said_by_server(server: &mut ServerLink) -> Vec<u8> {
+fn server_output(server: &mut ServerLink) -> Vec<u8> {
     server.flush(NOW).map_or(Vec::new(), |batch| batch.as_slice().to_vec())
 }
 
-/// The data that the server hears in these bytes.
-fn heard_by_server(server: &mut ServerLink, wire: &[u8]) -> (Vec<u8>, Result<(), LinkError>) {
-    let (mut scratch, mut heard) = (Scratch::new(), Vec::new());
+fn receive_at_server(server: &mut ServerLink, wire: &[u8]) -> (Vec<u8>, Result<(), LinkError>) {
+    let (mut scratch, mut received) = (Scratch::new(), Vec::new());
     let mut input = server.unseal(NOW, wire, &mut scratch);
     loop {
         match server.decompose(NOW, &mut input) {
-            Ok(Some(ServerEvent::Data { bytes, .. })) => heard.extend_from_slice(bytes),
+            Ok(Some(ServerEvent::Data { bytes, .. })) => received.extend_from_slice(bytes),
             Ok(Some(_)) => {}
-            Ok(None) => return (heard, Ok(())),
-            Err(error) => return (heard, Err(error)),
+            Ok(None) => return (received, Ok(())),
+            Err(error) => return (received, Err(error)),
         }
     }
 }
 
-fn heard_by_opener(opener: &mut OpenerLink, wire: &[u8]) -> (Vec<u8>, Result<(), LinkError>) {
-    let (mut scratch, mut heard) = (Scratch::new(), Vec::new());
+fn receive_at_opener(opener: &mut OpenerLink, wire: &[u8]) -> (Vec<u8>, Result<(), LinkError>) {
+    let (mut scratch, mut received) = (Scratch::new(), Vec::new());
     let mut input = opener.unseal(NOW, wire, &mut scratch);
     loop {
         match opener.decompose(NOW, &mut input) {
-            Ok(Some(OpenerEvent::Data { bytes, .. })) => heard.extend_from_slice(bytes),
+            Ok(Some(OpenerEvent::Data { bytes, .. })) => received.extend_from_slice(bytes),
             Ok(Some(_)) => {}
-            Ok(None) => return (heard, Ok(())),
-            Err(error) => return (heard, Err(error)),
+            Ok(None) => return (received, Ok(())),
+            Err(error) => return (received, Err(error)),
         }
     }
 }
@@ -73,20 +71,20 @@ fn heard_by_opener(opener: &mut OpenerLink, wire: &[u8]) -> (Vec<u8>, Result<(),
 fn established() -> (OpenerLink, ServerLink, Id) {
     let mut ends = (opener(pair::helper_key(), Encryption::Preferred), server(ring(), Encryption::Preferred));
     let (opener, server) = (&mut ends.0, &mut ends.1);
-    heard_by_server(server, &said_by_opener(opener)).1.unwrap();
-    heard_by_opener(opener, &said_by_server(server)).1.unwrap();
+    receive_at_server(server, &opener_output(opener)).1.unwrap();
+    receive_at_opener(opener, &server_output(server)).1.unwrap();
     let id = opener.open(CLIENT.parse().unwrap(), None).unwrap();
-    heard_by_server(server, &said_by_opener(opener)).1.unwrap();
+    receive_at_server(server, &opener_output(opener)).1.unwrap();
     server.accept(id);
-    heard_by_opener(opener, &said_by_server(server)).1.unwrap();
+    receive_at_opener(opener, &server_output(server)).1.unwrap();
     assert!(opener.is_encrypted() && server.is_encrypted());
     (ends.0, ends.1, id)
 }
 
-/// Each bit of each byte with which a link begins is flipped, and each byte set to what another version has. Either
-/// there is no link, or both ends have what was not altered: never one that is not encrypted.
+/// Flips each bit of each byte of the handshake, and sets each byte to the value of other link versions. The outcome is
+/// a failed link, or an encrypted one: never one that is not encrypted.
 #[test]
-fn no_alteration_of_the_beginning_gives_a_link_that_is_not_encrypted() {
+fn no_alteration_of_the_handshake_disables_encryption() {
     let lengths = [36, 68 + 48, 32 + 48];
     let masks = (0..8).map(|bit| 1 << bit).chain([4 ^ 1, 4 ^ 2, 4 ^ 3, 0xff]);
     let cases =
@@ -102,49 +100,49 @@ fn no_alteration_of_the_beginning_gives_a_link_that_is_not_encrypted() {
             }
             bytes
         };
-        let outcome = heard_by_server(&mut server, &altered(0, said_by_opener(&mut opener)))
+        let outcome = receive_at_server(&mut server, &altered(0, opener_output(&mut opener)))
             .1
-            .and_then(|()| heard_by_opener(&mut opener, &altered(1, said_by_server(&mut server))).1)
-            .and_then(|()| heard_by_server(&mut server, &altered(2, said_by_opener(&mut opener))).1);
+            .and_then(|()| receive_at_opener(&mut opener, &altered(1, server_output(&mut server))).1)
+            .and_then(|()| receive_at_server(&mut server, &altered(2, opener_output(&mut opener))).1);
         let case = format!("byte {at} of message {message}, mask {mask:#04x}: {outcome:?}");
         assert!(!opener.is_established() || opener.is_encrypted(), "{case}");
         assert!(!server.is_established() || server.is_encrypted(), "{case}");
         assert!(!(opener.is_established() && server.is_established()), "{case}");
         refused += usize::from(outcome.is_err());
     }
-    // The rest waits for bytes that never come, as after a hello that is no hello.
+    // The other cases wait for bytes that never arrive, like a truncated hello.
     assert!(refused > 2500, "{refused}");
 }
 
 #[test]
-fn what_is_not_opened_is_not_taken_apart() {
+fn sealed_or_foreign_bytes_are_not_decomposed() {
     let (mut opener, mut server, id) = established();
     opener.compose(id, b"get x");
-    let batch = said_by_opener(&mut opener);
+    let batch = opener_output(&mut opener);
     assert_eq!(server.decompose(NOW, &mut batch.as_slice()), Err(LinkError::Sealed));
-    // Nor plain frames that somebody puts there.
+    // Plain frames that an attacker inserts are rejected too.
     let (_, mut server, _) = established();
     let mut frame = Vec::new();
     spillway_batch::Control::Credit(1).emit(id, &mut frame);
     spillway_batch::Control::Credit(2).emit(id, &mut frame);
     assert_eq!(server.decompose(NOW, &mut frame.as_slice()), Err(LinkError::Sealed));
-    assert!(heard_by_server(&mut established().1, &frame).1.is_err());
+    assert!(receive_at_server(&mut established().1, &frame).1.is_err());
 }
 
 #[test]
-fn the_longest_record_is_held_until_all_of_it_is_there() {
+fn the_longest_record_is_held_until_it_is_complete() {
     let (mut opener, mut server, id) = established();
     let request = vec![7; 60_000];
     assert_eq!(opener.compose(id, &request), request.len());
-    let batch = said_by_opener(&mut opener);
+    let batch = opener_output(&mut opener);
     let (first, rest) = batch.split_at(RECORD_BYTES_MAX - 1);
-    assert_eq!(heard_by_server(&mut server, first), (Vec::new(), Ok(())));
-    assert_eq!(heard_by_server(&mut server, rest), (request, Ok(())));
+    assert_eq!(receive_at_server(&mut server, first), (Vec::new(), Ok(())));
+    assert_eq!(receive_at_server(&mut server, rest), (request, Ok(())));
 }
 
-/// The rest of a record is withheld. Both ends give the link up, but not one that stood still, or that does not read.
+/// Both ends fail when the rest of a record is withheld, but not after a pause of the process itself.
 #[test]
-fn a_record_of_which_the_rest_does_not_come_ends_the_link() {
+fn a_record_that_stays_incomplete_ends_the_link() {
     let at = |seconds: u64| Time(NOW.0 + seconds * 1_000_000_000);
     let reads = |link: &mut ServerLink, now, wire: &[u8]| {
         let mut scratch = Scratch::new();
@@ -156,12 +154,12 @@ fn a_record_of_which_the_rest_does_not_come_ends_the_link() {
         let (mut opener, mut server, id) = established();
         assert_eq!(server.poll_timeout(), None);
         opener.compose(id, b"get x");
-        let batch = said_by_opener(&mut opener);
+        let batch = opener_output(&mut opener);
         let (first, rest) = batch.split_at(cut);
         reads(&mut server, at(0), first);
         assert_eq!(server.poll_timeout(), Some(at(5)));
         assert_eq!(server.handle_timeout(at(4)), Ok(()));
-        // It stood still for a minute: the rest may be in its socket.
+        // The process paused for a minute: the rest may be in its socket.
         assert_eq!(server.handle_timeout(at(60)), Ok(()));
         assert_eq!(server.poll_timeout(), Some(at(65)));
         let mut other = established().1;
@@ -171,28 +169,28 @@ fn a_record_of_which_the_rest_does_not_come_ends_the_link() {
 
         let (mut opener, mut server, id) = established();
         opener.compose(id, b"get x");
-        reads(&mut server, at(0), &said_by_opener(&mut opener)[..cut]);
+        reads(&mut server, at(0), &opener_output(&mut opener)[..cut]);
         assert_eq!((server.handle_timeout(at(5)), server.poll_timeout()), (Ok(()), Some(at(10))));
         assert_eq!(server.handle_timeout(at(10)), Err(LinkError::RecordTimeout));
-        assert_eq!(server.handle_timeout(at(20)), Ok(()), "told once");
+        assert_eq!(server.handle_timeout(at(20)), Ok(()), "the error is reported once");
 
         let (mut opener, mut server, id) = established();
         server.compose(id, b"STORED");
-        let batch = said_by_server(&mut server);
-        assert_eq!(heard_by_opener(&mut opener, &batch[..cut]), (Vec::new(), Ok(())));
+        let batch = server_output(&mut server);
+        assert_eq!(receive_at_opener(&mut opener, &batch[..cut]), (Vec::new(), Ok(())));
         assert_eq!(opener.poll_timeout(), Some(at(5)));
         assert_eq!(opener.handle_timeout(at(5)), Ok(()));
         assert_eq!(opener.handle_timeout(at(10)), Err(LinkError::RecordTimeout));
     }
 }
 
-/// A record of which a byte comes now and then takes memory as one does of which nothing more comes.
+/// A record that arrives slowly holds memory as long as an incomplete one does.
 #[test]
-fn a_record_that_takes_too_long_ends_the_link_however_often_a_byte_of_it_comes() {
+fn a_record_that_arrives_too_slowly_ends_the_link() {
     let at = |seconds: u64| Time(NOW.0 + seconds * 1_000_000_000);
     let (mut opener, mut server, id) = established();
     opener.compose(id, &[7; 1_000]);
-    let batch = said_by_opener(&mut opener);
+    let batch = opener_output(&mut opener);
     let mut scratch = Scratch::new();
     let mut ended = None;
     for (seconds, byte) in batch.chunks(1).enumerate() {
@@ -206,11 +204,11 @@ fn a_record_that_takes_too_long_ends_the_link_however_often_a_byte_of_it_comes()
     }
     assert_eq!(ended, Some(10));
 
-    // Records that follow each other are no long one.
+    // Consecutive records each have their own time limit.
     let (mut opener, mut server, id) = established();
     for seconds in 0..60 {
         opener.compose(id, b"get x");
-        let batch = said_by_opener(&mut opener);
+        let batch = opener_output(&mut opener);
         let (first, rest) = batch.split_at(batch.len() / 2);
         for part in [first, rest, &[]] {
             let mut input = server.unseal(at(seconds), part, &mut scratch);
@@ -221,21 +219,21 @@ fn a_record_that_takes_too_long_ends_the_link_however_often_a_byte_of_it_comes()
 }
 
 #[test]
-fn who_does_not_read_gives_no_peer_up_for_the_rest_of_a_record() {
+fn an_incomplete_record_does_not_end_a_link_that_is_not_read() {
     let at = |seconds: u64| Time(NOW.0 + seconds * 1_000_000_000);
     let (mut opener, mut server, id) = established();
-    // Answers that wait for the peer: more than the server holds and goes on reading.
+    // Answers wait for the peer until the server stops reading.
     while server.may_read() {
         for _ in 0..1000 {
             server.accept(id);
         }
     }
     opener.compose(id, b"get x");
-    assert_eq!(heard_by_server(&mut server, &said_by_opener(&mut opener)[..30]), (Vec::new(), Ok(())));
+    assert_eq!(receive_at_server(&mut server, &opener_output(&mut opener)[..30]), (Vec::new(), Ok(())));
     for seconds in [5, 10, 15, 20, 60] {
         assert_eq!(server.handle_timeout(at(seconds)), Ok(()));
     }
-    let _ = said_by_server(&mut server);
+    let _ = server_output(&mut server);
     assert!(server.may_read());
     assert_eq!(
         (server.handle_timeout(at(65)), server.handle_timeout(at(70))),
@@ -244,37 +242,37 @@ fn who_does_not_read_gives_no_peer_up_for_the_rest_of_a_record() {
 }
 
 #[test]
-fn memory_counts_a_record_of_which_the_rest_is_yet_to_come() {
+fn held_memory_includes_an_incomplete_record() {
     let (mut opener, mut server, id) = established();
     let reply = vec![7; 16_000];
     server.compose(id, &reply);
-    let batch = said_by_server(&mut server);
+    let batch = server_output(&mut server);
     assert_eq!(opener.held_incomplete(), 0);
-    heard_by_opener(&mut opener, &batch[..100]).1.unwrap();
+    receive_at_opener(&mut opener, &batch[..100]).1.unwrap();
     assert!((16_000..=RECORD_BYTES_MAX).contains(&opener.held_incomplete()), "{}", opener.held_incomplete());
     assert!(opener.held() >= opener.held_incomplete());
-    assert_eq!(heard_by_opener(&mut opener, &batch[100..]), (reply, Ok(())));
+    assert_eq!(receive_at_opener(&mut opener, &batch[100..]), (reply, Ok(())));
     assert_eq!(opener.held_incomplete(), 0);
 }
 
 #[test]
-fn who_requires_encryption_refuses_older_ends_and_ends_without_a_key() {
-    let refuse = |opener_says, server_says, key: fn() -> Key, ring: KeyRing| {
-        let (mut opener, mut server) = (opener(key(), opener_says), server(ring, server_says));
-        let at_server = heard_by_server(&mut server, &said_by_opener(&mut opener)).1;
-        let at_opener = heard_by_opener(&mut opener, &said_by_server(&mut server)).1;
+fn required_encryption_rejects_older_peers_and_peers_without_a_key() {
+    let refuse = |opener_encryption, server_encryption, key: fn() -> Key, ring: KeyRing| {
+        let (mut opener, mut server) = (opener(key(), opener_encryption), server(ring, server_encryption));
+        let at_server = receive_at_server(&mut server, &opener_output(&mut opener)).1;
+        let at_opener = receive_at_opener(&mut opener, &server_output(&mut server)).1;
         (at_opener, at_server)
     };
     use Encryption::{Off, Preferred, Required};
     assert_eq!(refuse(Required, Required, pair::helper_key, ring()), (Ok(()), Ok(())));
-    // An end that is too old.
+    // A peer with older link versions only.
     let (at_opener, at_server) = refuse(Off, Required, pair::helper_key, ring());
     assert_eq!(at_server, Err(LinkError::Unencrypted));
     assert!(at_opener.unwrap_err().to_string().contains("link versions"));
     let (at_opener, at_server) = refuse(Required, Off, pair::helper_key, ring());
     assert_eq!(at_opener, Err(LinkError::Unencrypted));
     assert!(matches!(at_server, Err(LinkError::Version { min: 4, .. })));
-    // The key that everybody knows.
+    // The published loopback-only key.
     let (at_opener, at_server) = refuse(Preferred, Required, Key::loopback_only, KeyRing::loopback_only());
     assert_eq!(at_server, Err(LinkError::Unencrypted));
     assert!(at_opener.is_err());
@@ -283,18 +281,17 @@ fn who_requires_encryption_refuses_older_ends_and_ends_without_a_key() {
 }
 
 #[test]
-fn a_link_without_a_key_is_of_the_same_version_and_plain() {
+fn a_link_with_the_loopback_only_key_has_the_same_version_and_is_plain() {
     let mut opener = opener(Key::loopback_only(), Encryption::Preferred);
     let mut server = server(KeyRing::loopback_only(), Encryption::Preferred);
-    heard_by_server(&mut server, &said_by_opener(&mut opener)).1.unwrap();
-    let welcome = said_by_server(&mut server);
+    receive_at_server(&mut server, &opener_output(&mut opener)).1.unwrap();
+    let welcome = server_output(&mut server);
     assert_eq!((welcome.len(), welcome[8]), (68, 4));
-    heard_by_opener(&mut opener, &welcome).1.unwrap();
-    heard_by_server(&mut server, &said_by_opener(&mut opener)).1.unwrap();
+    receive_at_opener(&mut opener, &welcome).1.unwrap();
+    receive_at_server(&mut server, &opener_output(&mut opener)).1.unwrap();
     assert!(server.is_established() && !server.is_encrypted() && !opener.is_encrypted());
 }
 
-/// What somebody on the path does to a stream.
 #[derive(Clone, Debug)]
 enum Alteration {
     Flip(prop::sample::Index, u8),
@@ -339,8 +336,7 @@ fn alteration() -> impl Strategy<Value = Alteration> {
 }
 
 proptest! {
-    /// However a stream of batches is altered and cut, the server hears a prefix of it and then, at the latest when more
-    /// comes, that the link is broken.
+    /// The server receives a prefix of an altered stream and then, at the latest with the next bytes, an error.
     #[test]
     fn altered_streams_end_the_link_after_a_prefix(
         sizes in prop::collection::vec(1..3000_usize, 1..8),
@@ -353,55 +349,56 @@ proptest! {
             let request: Vec<u8> = (0..*size).map(|at| (at * 31 + number) as u8).collect();
             prop_assert_eq!(opener.compose(id, &request), request.len());
             sent.extend(request);
-            stream.extend(said_by_opener(&mut opener));
+            stream.extend(opener_output(&mut opener));
         }
         let altered = alteration.of(&stream);
-        let (mut heard, mut outcome) = (Vec::new(), Ok(()));
-        // What follows is right, and long enough for any record that was begun.
+        let (mut received, mut outcome) = (Vec::new(), Ok(()));
+        // The bytes that follow are unaltered, and long enough for any record that was begun.
         for _ in 0..6 {
             prop_assert_eq!(opener.compose(id, &[9; 4000]), 4000);
-            stream.extend(said_by_opener(&mut opener));
+            stream.extend(opener_output(&mut opener));
         }
         let rest = stream.split_off(stream.len() - 6 * (4000 + 7 + 18 + 16));
         for piece in altered.chunks(cut).chain([&rest[..]]) {
-            let (more, result) = heard_by_server(&mut server, piece);
-            heard.extend(more);
+            let (more, result) = receive_at_server(&mut server, piece);
+            received.extend(more);
             outcome = result;
             if outcome.is_err() {
                 break;
             }
         }
         if altered == stream {
-            return Ok(()); // bytes that were repeated as they stood
+            return Ok(()); // The alteration repeated equal bytes.
         }
         prop_assert!(outcome.is_err());
-        prop_assert!(sent.starts_with(&heard), "{} of {} bytes", heard.len(), sent.len());
+        prop_assert!(sent.starts_with(&received), "{} of {} bytes", received.len(), sent.len());
     }
 
-    /// Any bytes after a good beginning.
     #[test]
-    fn any_records_are_taken_without_panic(junk in prop::collection::vec(any::<u8>(), 18..3000), cut in 1..100_usize) {
+    fn arbitrary_bytes_after_the_handshake_do_not_panic(
+        junk in prop::collection::vec(any::<u8>(), 18..3000),
+        cut in 1..100_usize,
+    ) {
         let (mut opener, mut server, _) = established();
         for piece in junk.chunks(cut) {
-            if !heard_by_server(&mut server, piece).0.is_empty() || !heard_by_opener(&mut opener, piece).0.is_empty() {
+            if !receive_at_server(&mut server, piece).0.is_empty() || !receive_at_opener(&mut opener, piece).0.is_empty() {
                 panic!("junk was taken for data");
             }
         }
     }
 
-    /// However the stream is cut, all of it arrives.
     #[test]
-    fn cuts_change_nothing(cut in 1..40_000_usize, size in 1..100_000_usize) {
+    fn a_stream_arrives_however_it_is_split(cut in 1..40_000_usize, size in 1..100_000_usize) {
         let (mut opener, mut server, id) = established();
         let reply: Vec<u8> = (0..size).map(|at| (at * 7) as u8).collect();
         prop_assert_eq!(server.compose(id, &reply), size);
-        let stream = said_by_server(&mut server);
-        let mut heard = Vec::new();
+        let stream = server_output(&mut server);
+        let mut received = Vec::new();
         for piece in stream.chunks(cut) {
-            let (more, outcome) = heard_by_opener(&mut opener, piece);
-            heard.extend(more);
+            let (more, outcome) = receive_at_opener(&mut opener, piece);
+            received.extend(more);
             prop_assert_eq!(outcome, Ok(()));
         }
-        prop_assert!(heard == reply);
+        prop_assert!(received == reply);
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that are passed on as they came.
+//! Requests that are forwarded unchanged.
 
 #[allow(dead_code, reason = "its events are for other test programs")]
 mod pair;
@@ -42,7 +42,7 @@ fn server(limits: Limits) -> spillway_batch::ServerLink {
 }
 
 #[test]
-fn a_run_is_the_bytes_that_came_and_control_stays_apart() {
+fn a_run_holds_the_received_bytes_and_control_comes_as_events() {
     let mut server = server(Limits::default());
     let run = [frame(1, b"a"), frame(2, b"bb"), frame(1, b"ccc")].concat();
     let bytes = [run.clone(), control(2, Control::Finish(2)), frame(3, b"d")].concat();
@@ -50,7 +50,7 @@ fn a_run_is_the_bytes_that_came_and_control_stays_apart() {
     let event = server.decompose_run(NOW, &mut input).unwrap();
     let Some(Received::Run(taken)) = event else { panic!("{event:?}") };
     assert_eq!(taken, run);
-    assert!(std::ptr::eq(taken.as_ptr(), bytes.as_ptr()), "it is the caller's own buffer");
+    assert!(std::ptr::eq(taken.as_ptr(), bytes.as_ptr()), "the run is in the caller's own buffer");
     assert_eq!(
         server.decompose_run(NOW, &mut input),
         Ok(Some(Received::Event(ServerEvent::Finished { id: Id(2) })))
@@ -62,7 +62,7 @@ fn a_run_is_the_bytes_that_came_and_control_stays_apart() {
 }
 
 #[test]
-fn a_frame_that_was_cut_waits_for_its_rest() {
+fn an_incomplete_frame_stays_in_the_input() {
     let whole = [frame(1, b"first"), frame(2, b"second")].concat();
     let first = frame(1, b"first").len();
     for cut in first..whole.len() {
@@ -71,7 +71,7 @@ fn a_frame_that_was_cut_waits_for_its_rest() {
         let event = server.decompose_run(NOW, &mut input).unwrap();
         assert_eq!(event, Some(Received::Run(&whole[..first])), "cut at {cut}");
         assert_eq!(server.decompose_run(NOW, &mut input), Ok(None));
-        assert_eq!(input, &whole[first..cut], "what is left is the caller's");
+        assert_eq!(input, &whole[first..cut], "the caller keeps the incomplete frame");
         let mut input = &whole[first..];
         let event = server.decompose_run(NOW, &mut input).unwrap();
         assert_eq!(event, Some(Received::Run(&whole[first..])));
@@ -79,24 +79,24 @@ fn a_frame_that_was_cut_waits_for_its_rest() {
 }
 
 #[test]
-fn what_is_forwarded_counts_as_consumed() {
+fn forwarded_bytes_count_as_consumed() {
     let limits = Limits { window_bytes: 100, ..Limits::default() };
     let mut server = server(limits);
     server.flush(NOW);
     let bytes = [frame(1, &[b'x'; 60]), frame(2, &[b'y'; 10])].concat();
     let mut input = bytes.as_slice();
     let Some(Received::Run(run)) = server.decompose_run(NOW, &mut input).unwrap() else { panic!() };
-    assert_eq!(server.pending(), 0, "no credit before it is passed on");
+    assert_eq!(server.pending(), 0, "no credit before the run is forwarded");
     server.forwarded(run);
     let batch = server.flush(NOW).unwrap();
-    assert_eq!(batch.as_slice(), control(1, Control::Credit(160)), "and as seldom as always");
-    // More than came is not given back.
+    assert_eq!(batch.as_slice(), control(1, Control::Credit(160)), "one credit after half the window");
+    // Forwarding more than was received grants no credit.
     server.forwarded(&[frame(1, &[0; 5000]), frame(9, b"nobody")].concat());
     assert!(server.flush(NOW).is_none());
 }
 
 #[test]
-fn rules_hold_for_runs_too() {
+fn credit_and_direction_are_checked_in_runs() {
     let limits = Limits { window_bytes: 10, ..Limits::default() };
     let mut server = server(limits);
     let bytes =
@@ -117,7 +117,7 @@ fn rules_hold_for_runs_too() {
 }
 
 #[test]
-fn sessions_come_by_their_own_events() {
+fn sessions_come_as_events() {
     let mut server = server(Limits::default());
     let reconnect = pair::reconnect_control("10.0.0.3:5009".parse().unwrap());
     let bytes = [control(4, reconnect), frame(1, b"plain"), frame(4, b"session")].concat();
@@ -130,7 +130,7 @@ fn sessions_come_by_their_own_events() {
 }
 
 #[test]
-fn replies_go_as_they_are_and_what_has_no_credit_is_left_in_order() {
+fn replies_without_credit_are_returned_in_order() {
     let mut server = server(Limits::default());
     server.flush(NOW);
     let reply = |id, payload: &[u8]| {
@@ -151,14 +151,13 @@ fn replies_go_as_they_are_and_what_has_no_credit_is_left_in_order() {
     let waiting = std::mem::take(&mut rest);
     server.compose_run(&waiting, &mut rest);
     assert!(rest.is_empty());
-    // Frames of one connection in a row become one.
+    // Consecutive frames of one connection are merged.
     assert_eq!(server.flush(NOW).unwrap().as_slice(), reply(1, &[&more[10..], b"last"].concat()));
 }
 
 proptest! {
-    /// Somebody who has authenticated and sends anything breaks his link at most, and is never held beyond a frame.
     #[test]
-    fn any_bytes_are_taken(
+    fn an_authenticated_peer_may_send_any_bytes(
         parts in proptest::collection::vec(
             prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..40),
@@ -182,9 +181,9 @@ proptest! {
         server.forwarded(&bytes);
     }
 
-    /// However the bytes are cut, what is forwarded is what would have been taken apart.
+    /// However the bytes are split, runs hold what `decompose` would return.
     #[test]
-    fn both_ways_of_taking_a_link_apart_agree(
+    fn decompose_and_decompose_run_agree(
         messages in proptest::collection::vec((1_u32..=5, 0_usize..300, any::<bool>()), 1..60),
         cuts in proptest::collection::vec(1_usize..700, 1..20),
     ) {
@@ -218,7 +217,7 @@ proptest! {
                     let Piece::Data { id, bytes, .. } = piece else { panic!("{piece:?}") };
                     got[id.0 as usize].extend_from_slice(bytes);
                 }
-                prop_assert!(disassembler.is_between_frames(), "whole frames");
+                prop_assert!(disassembler.is_between_frames(), "a run ends with a complete frame");
             }
             held = input.to_vec();
         }

@@ -1,4 +1,4 @@
-//! Links from their first byte, both ends, with fixed keys and nonces: exactly the bytes of `core/wire/golden/link.hex`.
+//! Complete links, both ends, with fixed keys and nonces: exactly the bytes of `core/wire/golden/link.hex`.
 
 #[path = "../../wire/tests/vectors/mod.rs"]
 mod vectors;
@@ -26,7 +26,7 @@ fn key(role: Role) -> Key {
     Key::from_secret(std::array::from_fn(|at| first + at as u8))
 }
 
-/// Fresh bytes: a nonce that counts from `nonce`, and an ephemeral secret that counts from `ephemeral`.
+/// Random bytes of a link: a nonce that counts from `nonce`, and an ephemeral secret that counts from `ephemeral`.
 fn fresh(nonce: u8, ephemeral: u8) -> Fresh {
     let byte = |at: usize| if at < 16 { nonce + at as u8 } else { ephemeral + (at - 16) as u8 };
     Fresh::from_random(std::array::from_fn(byte))
@@ -47,33 +47,33 @@ fn server() -> ServerLink {
     ServerLink::new(config, NOW, address("10.0.0.2:40000"), address("10.0.0.5:11411"), fresh(0x20, 0x60))
 }
 
-fn assert_says(batch: Option<spillway_transport::Chunk>, expected: &[u8], name: &str) {
-    let batch = batch.unwrap_or_else(|| panic!("{name}: nothing is said"));
-    let said = batch.as_slice();
-    assert!(said == expected, "{name} is\n{}\ninstead of\n{}", hex(said), hex(expected));
+fn assert_sends(batch: Option<spillway_transport::Chunk>, expected: &[u8], name: &str) {
+    let batch = batch.unwrap_or_else(|| panic!("{name}: nothing is sent"));
+    let sent = batch.as_slice();
+    assert!(sent == expected, "{name} is\n{}\ninstead of\n{}", hex(sent), hex(expected));
 }
 
 #[test]
 fn a_link_of_version_3_is_these_bytes() {
     let vectors = vectors();
     let (mut opener, mut server) = (opener(Role::Helper, Encryption::Off), server());
-    let says = |name: &str| vectors.bytes(name);
+    let bytes_of = |name: &str| vectors.bytes(name);
 
-    assert_says(opener.flush(NOW), says("version 3: hello"), "hello");
-    assert_eq!(server.decompose(NOW, &mut says("version 3: hello")), Ok(None));
-    assert_says(server.flush(NOW), says("version 3: welcome"), "welcome");
-    let established = opener.decompose(NOW, &mut says("version 3: welcome")).unwrap();
+    assert_sends(opener.flush(NOW), bytes_of("version 3: hello"), "hello");
+    assert_eq!(server.decompose(NOW, &mut bytes_of("version 3: hello")), Ok(None));
+    assert_sends(server.flush(NOW), bytes_of("version 3: welcome"), "welcome");
+    let established = opener.decompose(NOW, &mut bytes_of("version 3: welcome")).unwrap();
     assert!(matches!(established, Some(OpenerEvent::Established { .. })));
-    assert_says(opener.flush(NOW), says("version 3: proof"), "proof");
-    let established = server.decompose(NOW, &mut says("version 3: proof")).unwrap();
+    assert_sends(opener.flush(NOW), bytes_of("version 3: proof"), "proof");
+    let established = server.decompose(NOW, &mut bytes_of("version 3: proof")).unwrap();
     assert!(matches!(established, Some(ServerEvent::Established { role: Role::Helper, .. })));
 
     let (id, client) = (Id(1), CLIENT.parse().unwrap());
     assert_eq!(opener.open(client, None), Ok(id));
     assert_eq!(opener.compose(id, b"get a\r\n"), 7);
     opener.finish(id);
-    assert_says(opener.flush(NOW), says("version 3: opener's batch"), "the opener's batch");
-    let mut input = says("version 3: opener's batch");
+    assert_sends(opener.flush(NOW), bytes_of("version 3: opener's batch"), "the opener's batch");
+    let mut input = bytes_of("version 3: opener's batch");
     let mut next = || server.decompose(NOW, &mut input).unwrap();
     assert_eq!(next(), Some(ServerEvent::Connect { id, client, server: None }));
     assert_eq!(next(), Some(ServerEvent::Data { id, bytes: b"get a\r\n" }));
@@ -82,16 +82,16 @@ fn a_link_of_version_3_is_these_bytes() {
     server.accept(id);
     assert_eq!(server.compose(id, b"END\r\n"), 5);
     server.close(id, CloseReason::Normal);
-    assert_says(server.flush(NOW), says("version 3: server's batch"), "the server's batch");
-    let mut input = says("version 3: server's batch");
+    assert_sends(server.flush(NOW), bytes_of("version 3: server's batch"), "the server's batch");
+    let mut input = bytes_of("version 3: server's batch");
     let mut next = || opener.decompose(NOW, &mut input).unwrap();
     assert_eq!(next(), Some(OpenerEvent::Accepted { id }));
     assert_eq!(next(), Some(OpenerEvent::Data { id, bytes: b"END\r\n" }));
     assert_eq!((next(), next()), (Some(OpenerEvent::Closed { id, reason: CloseReason::Normal }), None));
 
     opener.close(id, CloseReason::Normal);
-    assert_says(opener.flush(NOW), says("version 3: opener's last batch"), "the opener's last batch");
-    assert_eq!(server.decompose(NOW, &mut says("version 3: opener's last batch")), Ok(None));
+    assert_sends(opener.flush(NOW), bytes_of("version 3: opener's last batch"), "the opener's last batch");
+    assert_eq!(server.decompose(NOW, &mut bytes_of("version 3: opener's last batch")), Ok(None));
     assert_eq!(server.connections(), 0);
 }
 
@@ -99,14 +99,14 @@ fn a_link_of_version_3_is_these_bytes() {
 fn a_link_of_version_4_is_these_bytes() {
     let vectors = vectors();
     let (mut opener, mut server) = (opener(Role::Helper, Encryption::Preferred), server());
-    let (mut scratch, mut here) = (Scratch::new(), Scratch::new());
-    let says = |name: &str| vectors.bytes(name);
+    let (mut scratch, mut opener_scratch) = (Scratch::new(), Scratch::new());
+    let bytes_of = |name: &str| vectors.bytes(name);
 
-    assert_says(opener.flush(NOW), says("version 4: hello"), "hello");
-    let mut input = server.unseal(NOW, says("version 4: hello"), &mut scratch);
+    assert_sends(opener.flush(NOW), bytes_of("version 4: hello"), "hello");
+    let mut input = server.unseal(NOW, bytes_of("version 4: hello"), &mut scratch);
     assert_eq!(server.decompose(NOW, &mut input), Ok(None));
-    assert_says(server.flush(NOW), says("version 4: welcome"), "welcome");
-    let mut input = opener.unseal(NOW, says("version 4: welcome"), &mut here);
+    assert_sends(server.flush(NOW), bytes_of("version 4: welcome"), "welcome");
+    let mut input = opener.unseal(NOW, bytes_of("version 4: welcome"), &mut opener_scratch);
     let established = opener.decompose(NOW, &mut input).unwrap();
     assert!(matches!(established, Some(OpenerEvent::Established { .. })));
     // What follows the proof is sealed: the batch of version 3.
@@ -114,9 +114,9 @@ fn a_link_of_version_4_is_these_bytes() {
     assert_eq!(opener.open(client, None), Ok(id));
     assert_eq!(opener.compose(id, b"get a\r\n"), 7);
     opener.finish(id);
-    assert_says(opener.flush(NOW), says("version 4: proof and opener's batch"), "the opener's batch");
-    let mut input = server.unseal(NOW, says("version 4: proof and opener's batch"), &mut scratch);
-    assert_eq!(input, says("version 3: opener's batch"));
+    assert_sends(opener.flush(NOW), bytes_of("version 4: proof and opener's batch"), "the opener's batch");
+    let mut input = server.unseal(NOW, bytes_of("version 4: proof and opener's batch"), &mut scratch);
+    assert_eq!(input, bytes_of("version 3: opener's batch"));
     let mut next = || server.decompose(NOW, &mut input).unwrap();
     assert!(matches!(next(), Some(ServerEvent::Established { role: Role::Helper, .. })));
     assert_eq!(next(), Some(ServerEvent::Connect { id, client, server: None }));
@@ -126,27 +126,27 @@ fn a_link_of_version_4_is_these_bytes() {
     server.accept(id);
     assert_eq!(server.compose(id, b"END\r\n"), 5);
     server.close(id, CloseReason::Normal);
-    assert_says(server.flush(NOW), says("version 4: server's batch"), "the server's batch");
-    let mut input = opener.unseal(NOW, says("version 4: server's batch"), &mut here);
-    assert_eq!(input, says("version 3: server's batch"));
+    assert_sends(server.flush(NOW), bytes_of("version 4: server's batch"), "the server's batch");
+    let mut input = opener.unseal(NOW, bytes_of("version 4: server's batch"), &mut opener_scratch);
+    assert_eq!(input, bytes_of("version 3: server's batch"));
     while opener.decompose(NOW, &mut input).unwrap().is_some() {}
 
     opener.close(id, CloseReason::Normal);
-    assert_says(opener.flush(NOW), says("version 4: opener's last batch"), "the opener's last batch");
-    let mut input = server.unseal(NOW, says("version 4: opener's last batch"), &mut scratch);
+    assert_sends(opener.flush(NOW), bytes_of("version 4: opener's last batch"), "the opener's last batch");
+    let mut input = server.unseal(NOW, bytes_of("version 4: opener's last batch"), &mut scratch);
     assert_eq!(server.decompose(NOW, &mut input), Ok(None));
     assert_eq!(server.connections(), 0);
 }
 
 #[test]
-fn openers_of_versions_before_are_answered_with_these_bytes() {
+fn openers_of_older_versions_are_answered_with_these_bytes() {
     let vectors = vectors();
     for version in [1, 2] {
-        let says = |what: &str| vectors.bytes(&format!("opener of version {version}: {what}"));
+        let bytes_of = |what: &str| vectors.bytes(&format!("opener of version {version}: {what}"));
         let mut server = server();
-        assert_eq!(server.decompose(NOW, &mut says("hello")), Ok(None));
-        assert_says(server.flush(NOW), says("welcome"), "welcome");
-        let established = server.decompose(NOW, &mut says("proof")).unwrap();
+        assert_eq!(server.decompose(NOW, &mut bytes_of("hello")), Ok(None));
+        assert_sends(server.flush(NOW), bytes_of("welcome"), "welcome");
+        let established = server.decompose(NOW, &mut bytes_of("proof")).unwrap();
         assert!(matches!(established, Some(ServerEvent::Established { .. })));
     }
 }
@@ -155,8 +155,8 @@ fn openers_of_versions_before_are_answered_with_these_bytes() {
 fn a_server_of_version_1_is_answered_with_these_bytes() {
     let vectors = vectors();
     let mut opener = opener(Role::Client, Encryption::Off);
-    assert_says(opener.flush(NOW), vectors.bytes("server of version 1: hello"), "hello");
+    assert_sends(opener.flush(NOW), vectors.bytes("server of version 1: hello"), "hello");
     let established = opener.decompose(NOW, &mut vectors.bytes("server of version 1: welcome")).unwrap();
     assert!(matches!(established, Some(OpenerEvent::Established { .. })));
-    assert_says(opener.flush(NOW), vectors.bytes("server of version 1: proof"), "proof");
+    assert_sends(opener.flush(NOW), vectors.bytes("server of version 1: proof"), "proof");
 }

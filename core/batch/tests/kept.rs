@@ -1,4 +1,4 @@
-//! Replies that are kept until the client's own TCP has acknowledged them.
+//! Replies that are kept until the client's TCP has acknowledged them.
 
 #[allow(dead_code, reason = "its events are for other test programs")]
 mod pair;
@@ -17,7 +17,7 @@ fn with_kept_max(kept_bytes_max: usize) -> Pair {
     Pair::with_limits(Limits::default(), Limits { kept_bytes_max, ..Limits::default() })
 }
 
-/// A connection whose helper tells of its client's acknowledgements.
+/// Opens a connection whose helper reports its client's acknowledgements.
 fn open(pair: &mut Pair) -> Id {
     let id = pair.open(5_000);
     pair.opener.acknowledge(id, 0);
@@ -34,41 +34,41 @@ fn nothing_is_kept_unless_the_helper_asks() {
     assert_eq!(kept(&pair, id), None);
     pair.opener.acknowledge(id, 2);
     pair.exchange();
-    assert_eq!(kept(&pair, id), Some((6, Vec::new())), "what went before is not there any more");
+    assert_eq!(kept(&pair, id), Some((6, Vec::new())), "earlier replies are not kept");
     pair.server.compose(id, b"after");
     assert_eq!(kept(&pair, id), Some((6, b"after".to_vec())));
 }
 
 #[test]
-fn the_first_reply_is_kept_where_that_is_asked_for_with_connect() {
+fn the_first_reply_is_kept_if_connect_asks_for_it() {
     let mut pair = Pair::established();
     let id = pair.opener.open_kept("10.0.0.9:7".parse().unwrap(), None).unwrap();
     let other = pair.opener.open("10.0.0.9:8".parse().unwrap(), None).unwrap();
     pair.exchange();
-    // Whatever the application says at once, before anything else comes.
+    // The application may reply before any request arrives.
     pair.server.compose(id, b"welcome");
     pair.server.compose(other, b"welcome");
     assert_eq!((kept(&pair, id), kept(&pair, other)), (Some((0, b"welcome".to_vec())), None));
 }
 
 #[test]
-fn words_before_connect_are_about_the_next_connection_only() {
+fn an_acknowledge_before_connect_concerns_the_next_connection_only() {
     let client = "10.0.0.9:7".parse().unwrap();
     let asks =
         |received| Control::Acknowledge(Acknowledge { received, finish_received: false, answer: false });
     let (plain, session) = (pair::connect_control(client), pair::reconnect_control(client));
-    let plays: [(&[(u32, Control)], bool); 6] = [
+    let cases: [(&[(u32, Control)], bool); 6] = [
         (&[(5, asks(0)), (5, plain)], true),
         (&[(6, asks(0)), (5, asks(0)), (5, plain)], true),
         (&[(5, asks(0)), (6, asks(0)), (5, plain)], false),
         (&[(5, asks(0)), (6, plain), (5, plain)], false),
         (&[(5, asks(0)), (5, session), (5, plain)], false),
-        // Of a connection that has ended, late.
+        // A late acknowledge of a connection that has ended.
         (&[(5, asks(9)), (5, plain)], false),
     ];
-    for (words, is_kept) in plays {
+    for (messages, is_kept) in cases {
         let mut pair = Pair::plain(Limits::default());
-        for (id, control) in words {
+        for (id, control) in messages {
             let mut bytes = Vec::new();
             control.emit(Id(*id), &mut bytes);
             pair.server.decompose(pair.now, &mut bytes.as_slice()).unwrap();
@@ -77,12 +77,12 @@ fn words_before_connect_are_about_the_next_connection_only() {
             }
         }
         assert!(pair.server.is_open(Id(5)));
-        assert_eq!(kept(&pair, Id(5)).is_some(), is_kept, "{words:?}");
+        assert_eq!(kept(&pair, Id(5)).is_some(), is_kept, "{messages:?}");
     }
 }
 
 #[test]
-fn after_the_servers_close_the_rest_is_kept_until_the_helper_closes() {
+fn replies_are_kept_after_the_servers_close_until_the_helper_closes() {
     let mut pair = Pair::established();
     let id = pair.opener.open_kept("10.0.0.9:7".parse().unwrap(), None).unwrap();
     pair.exchange();
@@ -98,7 +98,7 @@ fn after_the_servers_close_the_rest_is_kept_until_the_helper_closes() {
 }
 
 #[test]
-fn a_server_that_keeps_nothing_passes_over() {
+fn a_server_with_a_bound_of_zero_ignores_acknowledgements() {
     let mut pair = with_kept_max(0);
     let id = open(&mut pair);
     pair.server.compose(id, b"reply");
@@ -109,7 +109,7 @@ fn a_server_that_keeps_nothing_passes_over() {
 }
 
 #[test]
-fn bytes_stay_until_acknowledged_and_old_words_change_nothing() {
+fn bytes_are_kept_until_acknowledged_and_older_acknowledgements_change_nothing() {
     let mut pair = Pair::established();
     let id = open(&mut pair);
     pair.server.compose(id, b"abcdef");
@@ -123,13 +123,13 @@ fn bytes_stay_until_acknowledged_and_old_words_change_nothing() {
 }
 
 #[test]
-fn a_full_buffer_holds_the_application_back_and_room_is_told() {
+fn a_full_buffer_stops_compose_until_an_acknowledgement() {
     let mut pair = with_kept_max(8);
     let id = open(&mut pair);
     assert_eq!(pair.server.compose(id, b"0123456789"), 8);
     assert_eq!((pair.server.compose(id, b"89"), pair.server.room(id)), (0, 0));
     pair.exchange();
-    assert_eq!(pair.server.poll_room(), None, "neither credit nor the batch is what it waits for");
+    assert_eq!(pair.server.poll_room(), None, "the connection waits for an acknowledgement");
     pair.opener.acknowledge(id, 3);
     pair.exchange();
     assert_eq!(pair.server.poll_room(), Some(id));
@@ -137,7 +137,7 @@ fn a_full_buffer_holds_the_application_back_and_room_is_told() {
 }
 
 #[test]
-fn an_acknowledgement_of_what_was_never_sent_breaks_the_connection() {
+fn an_acknowledgement_beyond_what_was_sent_breaks_the_connection() {
     let mut pair = Pair::established();
     let (id, other) = (open(&mut pair), pair.open(6_000));
     pair.server.compose(id, b"abc");
@@ -149,7 +149,7 @@ fn an_acknowledgement_of_what_was_never_sent_breaks_the_connection() {
 }
 
 #[test]
-fn what_is_kept_ends_with_the_connection() {
+fn kept_replies_are_discarded_when_the_connection_ends() {
     let mut pair = Pair::established();
     let id = open(&mut pair);
     pair.server.compose(id, b"abc");
@@ -162,9 +162,8 @@ fn what_is_kept_ends_with_the_connection() {
 }
 
 proptest! {
-    /// What is kept is always what was composed and not acknowledged, and never more than the bound.
     #[test]
-    fn kept_bytes_are_those_between(
+    fn exactly_the_unacknowledged_bytes_are_kept_within_the_bound(
         steps in proptest::collection::vec((0_usize..40, 0_u64..40), 1..80),
         bytes_max in 1_usize..60,
     ) {

@@ -1,6 +1,6 @@
-//! Both ends of a link, joined in memory.
+//! Both ends of a link, connected in memory.
 
-#[allow(dead_code, reason = "first words of sessions are for other test programs")]
+#[allow(dead_code, reason = "opening messages of sessions are for other test programs")]
 mod pair;
 
 use std::collections::HashMap;
@@ -47,12 +47,12 @@ fn an_id_is_free_only_after_both_ends_have_closed() {
     pair.exchange();
     assert_eq!(pair.take_server_events(), [Seen::Finished(id), Seen::Closed(id, CloseReason::Normal)]);
     assert_eq!((pair.opener.connections(), pair.server.connections()), (1, 1));
-    assert_eq!(pair.server.compose(id, b"late"), 0, "nobody would read it");
+    assert_eq!(pair.server.compose(id, b"late"), 0, "the opener has closed");
     pair.server.close(id, CloseReason::Normal);
     pair.server.close(id, CloseReason::Normal);
     pair.exchange();
     assert_eq!((pair.opener.connections(), pair.server.connections()), (0, 0));
-    assert_eq!(pair.take_opener_events(), [], "who closed first hears no more");
+    assert_eq!(pair.take_opener_events(), [], "the end that closed first gets no close event");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn replies_under_way_arrive_before_the_close() {
 }
 
 #[test]
-fn a_refused_connection_leaves_nothing_behind() {
+fn a_refused_connection_frees_its_id() {
     let mut pair = Pair::established();
     let id = pair.opener.open(client(5), None).unwrap();
     pair.opener.compose(id, b"x");
@@ -97,7 +97,7 @@ fn a_refused_connection_leaves_nothing_behind() {
     let again = pair.open(6);
     pair.opener.compose(again, b"y");
     pair.exchange();
-    assert_eq!(pair.take_server_events(), [Seen::Data(again, b"y".to_vec())], "nothing of the first");
+    assert_eq!(pair.take_server_events(), [Seen::Data(again, b"y".to_vec())], "no data of the refused one");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn credit_stops_one_connection_and_no_other() {
     assert_eq!(pair.opener.poll_room(), None);
     pair.server.consumed(slow, 499).unwrap();
     pair.exchange();
-    assert_eq!(pair.opener.poll_room(), None, "restated by halves of the window");
+    assert_eq!(pair.opener.poll_room(), None, "credit is sent after half the window");
     pair.server.consumed(slow, 1).unwrap();
     pair.exchange();
     assert_eq!(pair.opener.poll_room(), Some(slow));
@@ -126,7 +126,7 @@ fn data_over_credit_closes_that_connection_only() {
     let mut pair = Pair::established();
     let id = pair.opener.open(client(1), None).unwrap();
     let other = pair.open(2);
-    // A helper that ignores the limit it was told: its frames are made by hand.
+    // Relayed frames bypass the opener's own check of credit.
     pair.opener.relay_data(id, &vec![7; 60_000], true);
     pair.exchange();
     pair.take_server_events();
@@ -140,12 +140,12 @@ fn data_over_credit_closes_that_connection_only() {
     assert!(events.contains(&Seen::Data(other, b"fine".to_vec())));
     pair.server.close(id, CloseReason::Normal);
     pair.exchange();
-    let told = pair.take_opener_events();
-    assert!(told.contains(&Seen::Closed(id, CloseReason::OverCredit)), "the truth is told: {told:?}");
+    let events = pair.take_opener_events();
+    assert!(events.contains(&Seen::Closed(id, CloseReason::OverCredit)), "{events:?}");
 }
 
 #[test]
-fn a_finish_that_lies_about_its_offset_breaks_the_connection() {
+fn a_finish_with_a_wrong_offset_breaks_the_connection() {
     let mut pair = Pair::established();
     let id = pair.open(1);
     pair.opener.compose(id, b"abc");
@@ -166,7 +166,7 @@ fn data_after_finish_breaks_the_connection() {
 }
 
 #[test]
-fn too_much_pending_stops_compose_until_a_batch_has_gone() {
+fn too_much_pending_stops_compose_until_a_batch_is_sent() {
     let limits = Limits { pending_bytes_max: 1000, ..Limits::default() };
     let mut pair = Pair::with_limits(limits, limits);
     let (a, b) = (pair.open(1), pair.open(2));
@@ -179,7 +179,7 @@ fn too_much_pending_stops_compose_until_a_batch_has_gone() {
 }
 
 #[test]
-fn ids_end_at_the_servers_bound() {
+fn the_servers_bound_limits_ids() {
     let limits = Limits { connections_max: 3, ..Limits::default() };
     let mut pair = Pair::with_limits(Limits::default(), limits);
     for n in 1..=3 {
@@ -187,7 +187,7 @@ fn ids_end_at_the_servers_bound() {
     }
     assert_eq!(pair.opener.open(client(4), None), Err(OpenError::Full));
     pair.opener.relay_control(Id(4), pair::connect_control(client(4)));
-    assert_eq!(pair.try_exchange(), Err(LinkError::Id(Id(4))), "beyond what was settled");
+    assert_eq!(pair.try_exchange(), Err(LinkError::Id(Id(4))), "beyond the bound in the welcome");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn connect_for_an_id_in_use_fails_the_link() {
 }
 
 #[test]
-fn a_forged_client_address_is_refused_and_told() {
+fn a_forged_client_address_is_refused_and_reported() {
     let mut pair = Pair::established();
     let forged: SocketAddr = "203.0.113.7:99".parse().unwrap();
     let id = pair.opener.open(forged, None).unwrap();
@@ -223,8 +223,8 @@ fn wrong_keys_are_refused_by_name() {
 }
 
 #[test]
-fn a_server_that_does_not_know_the_key_is_not_trusted() {
-    // It answers with its own key under our key's name: a proof that cannot verify.
+fn a_server_without_the_key_is_rejected() {
+    // The altered byte stands for a proof with another key.
     let mut pair = Pair::new(Role::Helper, helper_key(), server_config(Limits::default()));
     pair.alter_to_opener = Some(40);
     assert_eq!(pair.try_exchange(), Err(LinkError::WrongProof));
@@ -238,7 +238,7 @@ fn an_altered_proof_of_the_opener_is_refused() {
 }
 
 #[test]
-fn silence_and_garbage_end_a_link() {
+fn a_silent_peer_and_garbage_end_a_link() {
     let mut pair = Pair::new(Role::Helper, helper_key(), server_config(Limits::default()));
     let deadline = pair.server.poll_timeout().unwrap();
     assert_eq!(pair.server.handle_timeout(deadline), Err(LinkError::HandshakeTimeout));
@@ -262,13 +262,13 @@ fn batches_wait_for_their_interval() {
     let id = pair.open(1);
     let first = pair.now;
     pair.opener.compose(id, b"a");
-    assert!(pair.opener.poll_transmit(first).is_none(), "a batch went just now");
+    assert!(pair.opener.poll_transmit(first).is_none(), "a batch was sent just now");
     let due = pair.opener.poll_timeout().unwrap();
     assert!(due > first);
     assert!(pair.opener.poll_transmit(due).is_some());
     assert_eq!(pair.opener.poll_timeout(), None);
     pair.opener.compose(id, &[b'x'; 40_000]);
-    assert!(pair.opener.poll_transmit(due).is_some(), "a full batch goes at once");
+    assert!(pair.opener.poll_transmit(due).is_some(), "a full batch leaves at once");
 }
 
 #[test]
@@ -279,7 +279,6 @@ fn a_drain_reaches_the_opener() {
     assert_eq!(pair.take_opener_events(), [Seen::Drain(1500)]);
 }
 
-/// What a random user does with a pair.
 #[derive(Clone, Debug)]
 enum Step {
     Open,
@@ -308,7 +307,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One direction of one connection as the oracle sees it: byte k of stream s is always the same.
+/// Oracle for one direction of one connection: byte k of stream s always has the same value.
 #[derive(Default)]
 struct Stream {
     sent: usize,
@@ -326,12 +325,12 @@ fn bytes(stream: u32, from: usize, count: usize) -> Vec<u8> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
-    /// Whatever users do and however the link is cut into pieces, each stream arrives as it was sent.
+    /// Whatever the operations, and however the link's bytes are split, each stream arrives as it was sent.
     #[test]
     fn streams_keep_every_byte(steps in proptest::collection::vec(step(), 1..200)) {
         let limits = Limits { window_bytes: 4000, pending_bytes_max: 6000, ..Limits::default() };
         let mut pair = Pair::with_limits(limits, limits);
-        // Stream names: requests of the n-th connection 2n, its replies 2n + 1.
+        // Names of streams: requests of the n-th connection 2n, its replies 2n + 1.
         let mut open: Vec<(Id, u32)> = Vec::new();
         let mut names: HashMap<Id, u32> = HashMap::new();
         let mut streams: HashMap<u32, Stream> = HashMap::new();
@@ -404,7 +403,7 @@ proptest! {
         prop_assert_eq!(pair.opener.connections(), open.len());
     }
 
-    /// Any bytes after a good preamble: an error or not, never a panic, never more than was opened.
+    /// Any bytes after a valid preamble yield an error or a bounded number of events, and never a panic.
     #[test]
     fn an_authenticated_peer_may_send_anything(junk in proptest::collection::vec(any::<u8>(), 0..3000)) {
         let mut pair = Pair::plain(Limits::default());
@@ -424,7 +423,7 @@ proptest! {
 }
 
 #[test]
-fn the_default_configuration_accepts_nobody() {
+fn the_default_configuration_accepts_no_key() {
     let mut pair = Pair::new(Role::Helper, Key::loopback_only(), ServerConfig::default().into());
     assert!(matches!(pair.try_exchange(), Err(LinkError::UnknownKey { .. })));
 }
@@ -437,9 +436,9 @@ fn frames(controls: impl IntoIterator<Item = (Id, Control)>) -> Vec<u8> {
     bytes
 }
 
-/// A peer that asks for connections which are refused, for ever, and does not read the answers.
+/// The peer sends connects that are refused, and does not read the answers.
 #[test]
-fn answers_that_wait_stop_the_reading_of_their_link() {
+fn waiting_answers_stop_reading_their_link() {
     let mut pair = Pair::plain(Limits::default());
     let connect = pair::connect_control("203.0.113.7:1".parse().unwrap());
     let batch = frames((0..1000).map(|_| (Id(1), connect)));
@@ -448,15 +447,15 @@ fn answers_that_wait_stop_the_reading_of_their_link() {
         let mut input = batch.as_slice();
         while pair.server.decompose(pair.now, &mut input).unwrap().is_some() {}
         rounds += 1;
-        assert!(rounds < 100, "it is read for ever");
+        assert!(rounds < 100, "reading never stops");
     }
     assert!(pair.server.pending() < CONTROL_BYTES_MAX + batch.len());
     assert!(pair.server.flush(pair.now).is_some());
-    assert!(pair.server.may_read(), "once they are on their way");
+    assert!(pair.server.may_read(), "the answers are sent");
 }
 
 #[test]
-fn a_helper_says_once_and_of_its_whole_link_that_it_goes_away() {
+fn a_drain_counts_once_and_only_for_the_whole_link() {
     let mut pair = Pair::plain(Limits::default());
     let id = pair.open(5);
     pair.take_server_events();
@@ -473,7 +472,7 @@ fn a_helper_says_once_and_of_its_whole_link_that_it_goes_away() {
 fn a_client_has_few_connections_on_its_link() {
     let client_key = Key::from_secret([77; 32]);
     let mut config = (*server_config(Limits::default())).clone();
-    config.encryption = Encryption::Off; // for a frame as it is
+    config.encryption = Encryption::Off; // The test sends a frame of its own.
     config.ring.accept(Role::Client, client_key.clone());
     let mut pair = Pair::new(Role::Client, client_key, std::sync::Arc::new(config));
     pair.exchange();

@@ -1,4 +1,4 @@
-//! A server tells what it has taken of requests, where the helper has asked for it.
+//! A server acknowledges requests to a helper that has asked for it.
 
 #[allow(dead_code, reason = "its events are for other test programs")]
 mod pair;
@@ -17,7 +17,7 @@ fn open(pair: &mut Pair, port: u16) -> Id {
 }
 
 #[test]
-fn it_is_told_once_for_each_input_with_the_replies() {
+fn requests_are_acknowledged_once_for_each_input() {
     let mut pair = Pair::established();
     assert!(pair.opener.hears_what_is_taken());
     let (one, two) = (open(&mut pair, 1), open(&mut pair, 2));
@@ -26,15 +26,15 @@ fn it_is_told_once_for_each_input_with_the_replies() {
         pair.opener.compose(two, b"x");
     }
     pair.exchange();
-    let mut told = pair.take_opener_events();
-    told.sort_by_key(|seen| matches!(seen, Seen::Taken(id, ..) if *id == two));
-    assert_eq!(told, [Seen::Taken(one, 8, false), Seen::Taken(two, 2, false)]);
+    let mut events = pair.take_opener_events();
+    events.sort_by_key(|seen| matches!(seen, Seen::Taken(id, ..) if *id == two));
+    assert_eq!(events, [Seen::Taken(one, 8, false), Seen::Taken(two, 2, false)]);
     pair.exchange();
-    assert!(pair.take_opener_events().is_empty(), "nothing new");
+    assert!(pair.take_opener_events().is_empty(), "there were no more requests");
 }
 
 #[test]
-fn the_end_is_told_as_well() {
+fn the_finish_is_acknowledged_too() {
     let mut pair = Pair::established();
     let id = open(&mut pair, 1);
     pair.opener.compose(id, b"abc");
@@ -44,7 +44,7 @@ fn the_end_is_told_as_well() {
 }
 
 #[test]
-fn only_where_the_helper_asks() {
+fn requests_are_acknowledged_only_if_the_helper_asks() {
     let mut pair = Pair::established();
     let id = pair.open(5);
     pair.opener.compose(id, b"abc");
@@ -53,11 +53,10 @@ fn only_where_the_helper_asks() {
 }
 
 #[test]
-fn nothing_is_told_of_what_is_cut_short() {
+fn bytes_that_have_not_arrived_are_not_acknowledged() {
     let mut pair = Pair::plain(Limits::default());
     let id = open(&mut pair, 1);
     pair.opener.compose(id, &[7; 100]);
-    // The header and half of the bytes: the server has no more, and says so.
     let mut batch = pair.opener.flush(pair.now).unwrap();
     let mut input = &batch.as_slice()[..57];
     while pair.server.decompose(pair.now, &mut input).unwrap().is_some() {}
@@ -71,7 +70,7 @@ fn nothing_is_told_of_what_is_cut_short() {
 }
 
 #[test]
-fn runs_that_are_passed_on_are_taken_too() {
+fn runs_are_acknowledged_too() {
     let mut pair = Pair::plain(Limits::default());
     let id = open(&mut pair, 1);
     pair.opener.compose(id, b"abc");
@@ -85,13 +84,13 @@ fn runs_that_are_passed_on_are_taken_too() {
 }
 
 #[test]
-fn a_server_that_has_taken_more_than_there_was_breaks_the_connection() {
+fn an_acknowledgement_beyond_the_requests_sent_breaks_the_connection() {
     for (received, finish_received) in [(4, false), (3, true)] {
         let mut pair = Pair::established();
         let id = open(&mut pair, 1);
         pair.opener.compose(id, b"abc");
-        let told = Acknowledge { received, finish_received, answer: false };
-        pair.server.say(id, Control::Acknowledge(told));
+        let acknowledge = Acknowledge { received, finish_received, answer: false };
+        pair.server.say(id, Control::Acknowledge(acknowledge));
         pair.deliver_to_opener().unwrap();
         assert_eq!(pair.take_opener_events(), [Seen::Closed(id, CloseReason::Protocol)]);
     }

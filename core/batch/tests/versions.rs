@@ -1,4 +1,4 @@
-//! Ends of link version 1, which carry no sessions, work with ours.
+//! Both ends work with peers of link version 1, which cannot carry sessions.
 
 #[allow(dead_code, reason = "its events and its pair are for another test program")]
 mod pair;
@@ -25,7 +25,6 @@ fn emitted(control: Control) -> Vec<u8> {
     bytes
 }
 
-/// A server's end whose opener speaks version 1 only.
 fn server_of_an_old_opener() -> ServerLink {
     let key = pair::helper_key();
     let (peer, local) = ("10.0.0.2:40000".parse().unwrap(), "10.0.0.5:11411".parse().unwrap());
@@ -43,19 +42,18 @@ fn server_of_an_old_opener() -> ServerLink {
 }
 
 #[test]
-fn an_old_opener_is_served_and_may_not_speak_of_sessions() {
+fn an_old_opener_is_served_and_may_not_send_messages_of_sessions() {
     let client = CLIENT.parse().unwrap();
-    for words in [session(), Control::Close(CloseReason::Lost)] {
+    for message in [session(), Control::Close(CloseReason::Lost)] {
         let mut server = server_of_an_old_opener();
         let bytes = emitted(pair::connect_control(client));
         let event = server.decompose(Time(2), &mut &bytes[..]).unwrap();
         assert_eq!(event, Some(ServerEvent::Connect { id: Id(1), client, server: None }));
-        let error = server.decompose(Time(2), &mut &emitted(words)[..]).unwrap_err();
+        let error = server.decompose(Time(2), &mut &emitted(message)[..]).unwrap_err();
         assert_eq!(error, LinkError::Sessions);
     }
 }
 
-/// An opener whose server speaks version 1 only.
 fn opener_of_an_old_server() -> OpenerLink {
     let key = Key::from_secret([2; 32]);
     let config = OpenerConfig {
@@ -85,20 +83,21 @@ fn opener_of_an_old_server() -> OpenerLink {
 }
 
 #[test]
-fn an_old_server_is_used_and_not_told_of_sessions() {
+fn an_old_server_is_used_without_sessions() {
     let mut opener = opener_of_an_old_server();
     assert_eq!(opener.open_relayed(session()), Err(OpenError::Sessions));
     assert_eq!(opener.open(CLIENT.parse().unwrap(), None), Ok(Id(1)));
 }
 
 #[test]
-fn an_old_server_hears_nothing_of_sessions_whatever_a_relayed_client_says() {
+fn messages_of_sessions_are_not_relayed_to_an_old_server() {
     let mut opener = opener_of_an_old_server();
     let connect = pair::connect_control(CLIENT.parse().unwrap());
     let id = opener.open_relayed(connect).unwrap();
     let acknowledge = Acknowledge { received: 0, finish_received: false, answer: false };
-    for words in [Control::Acknowledge(acknowledge), Control::Finish(0), Control::Close(CloseReason::Lost)] {
-        opener.relay_control(id, words);
+    for message in [Control::Acknowledge(acknowledge), Control::Finish(0), Control::Close(CloseReason::Lost)]
+    {
+        opener.relay_control(id, message);
     }
     let expected = [connect, Control::Finish(0), Control::Close(CloseReason::Reset)].map(emitted).concat();
     assert_eq!(opener.flush(Time(2)).unwrap().as_slice(), expected);

@@ -1,33 +1,29 @@
-//! Timers that all run equally long: a queue in the order in which they end.
-
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use spillway_transport::Time;
 
-/// Timers of one duration, each with the item that it was started for. There is no way to stop a timer: the caller asks, when
-/// one has ended, whether it still has a purpose. Those without a purpose are removed when the queue has become twice as long
-/// as the number of those with a purpose.
-///
-/// Every verb takes constant time, `start` on average.
+/// Timers of one duration, each with an item. A timer cannot be stopped: when it ends, the caller checks whether it is
+/// still needed. Timers that are not needed are removed when the queue has become twice as long as the number of needed
+/// ones. Methods take constant time, `start` on average.
 #[derive(Debug)]
 pub struct Delays<T> {
     delay: Duration,
     queue: VecDeque<(Time, T)>,
-    /// Timers without a purpose are looked for at this length.
+    /// Length of the queue at which timers that are not needed are removed.
     prune_at: usize,
 }
 
 impl<T> Delays<T> {
     const PRUNE_MIN: usize = 64;
 
-    /// No timers. Each will run for `delay`.
+    /// An empty queue of timers that run for `delay`.
     pub const fn new(delay: Duration) -> Delays<T> {
         Delays { delay, queue: VecDeque::new(), prune_at: Delays::<T>::PRUNE_MIN }
     }
 
-    /// Starts a timer. `now` is not before that of the last start. `is_wanted` says which of the other timers still have a
-    /// purpose: where at most `n` have one at a time, the queue holds at most 64 + 2 `n` timers.
+    /// Starts a timer. `now` must not be earlier than that of the last start. `is_wanted` tests whether another timer
+    /// is still needed: if at most `n` are needed at a time, the queue holds at most 64 + 2 `n` timers.
     pub fn start(&mut self, now: Time, item: T, is_wanted: impl Fn(&T) -> bool) {
         if self.queue.len() >= self.prune_at {
             self.queue.retain(|(_, item)| is_wanted(item));
@@ -38,14 +34,14 @@ impl<T> Delays<T> {
         self.queue.push_back((at, item));
     }
 
-    /// When the next timer ends, also one without a purpose.
+    /// When the next timer ends, including timers that are not needed.
     #[inline]
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.queue.front().map(|(at, _)| *at)
     }
 
-    /// When the next timer ends, after all before the first one with a purpose are removed.
+    /// When the next needed timer ends. Removes the timers before it.
     #[must_use]
     pub fn poll_wanted(&mut self, is_wanted: impl Fn(&T) -> bool) -> Option<Time> {
         while self.queue.front().is_some_and(|(_, item)| !is_wanted(item)) {
@@ -54,7 +50,7 @@ impl<T> Delays<T> {
         self.poll_timeout()
     }
 
-    /// The item of a timer that has ended, oldest first; it may have no purpose any more.
+    /// Takes the item of a timer that has ended, oldest first, including timers that are not needed.
     #[inline]
     pub fn pop(&mut self, now: Time) -> Option<T> {
         if self.poll_timeout()? > now {
@@ -73,7 +69,7 @@ mod tests {
     const DELAY: u64 = 10;
 
     #[test]
-    fn a_timer_ends_once_and_in_time() {
+    fn a_timer_ends_once_after_its_delay() {
         let mut delays = Delays::new(Duration::from_nanos(DELAY));
         assert_eq!((delays.poll_timeout(), delays.pop(Time(u64::MAX))), (None, None));
         delays.start(Time(0), 'a', |_| true);
@@ -87,8 +83,10 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn wanted_timers_end_in_order_and_the_queue_is_bounded(wanted in proptest::collection::vec(0..40_u64, 1..2_000)) {
-            // Every `wanted[n]`th timer has a purpose; all that have one end once, in order.
+        fn needed_timers_end_in_order_and_the_queue_is_bounded(
+            wanted in proptest::collection::vec(0..40_u64, 1..2_000),
+        ) {
+            // Timer `n` is needed if `wanted[n]` is 0.
             let mut delays = Delays::new(Duration::from_nanos(5_000));
             let is_wanted = |n: &u64| wanted[*n as usize] == 0;
             let many = wanted.iter().filter(|drawn| **drawn == 0).count();

@@ -1,4 +1,5 @@
-//! Small parts that several crates use: entries in slots that are reused, timers that all run equally long, and seeded numbers.
+//! Small data structures for several crates: bounded tables with keys that are not reused, timers of one duration, and
+//! seeded random numbers.
 
 #![no_std]
 #![forbid(unsafe_code)]

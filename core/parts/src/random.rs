@@ -1,17 +1,17 @@
-//! Seeded randomness: SplitMix64 (Steele, Lea, Flood 2014). Not for secrets.
+//! Seeded pseudo-random numbers: SplitMix64 (Steele, Lea, Flood 2014). Not for secrets.
 //!
-//! Recorded seeds of simulators and tests stay valid only while a seed gives the same sequence, so the algorithm is fixed.
+//! The algorithm is fixed: recorded seeds of simulators and tests stay valid only while a seed gives the same sequence.
 
 use core::time::Duration;
 
 /// The generator's increment: 2^64 divided by the golden ratio.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A generator whose whole future is its seed. Its period is 2^64.
+/// A generator whose sequence depends on the seed alone. Its period is 2^64.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
-/// SplitMix64's output function: well-mixed bits of any number. Different numbers give different results.
+/// SplitMix64's output function: mixes the bits of a number. Different numbers give different results.
 #[inline]
 #[must_use]
 pub const fn mix(z: u64) -> u64 {
@@ -34,24 +34,24 @@ impl Random {
         mix(self.0)
     }
 
-    /// Below `limit`; 0 when that is 0. The bias is below `limit` in 2^64.
+    /// A number below `limit`, or 0 if `limit` is 0. The bias is below `limit` in 2^64.
     #[inline]
     pub fn below(&mut self, limit: u64) -> u64 {
-        ((u128::from(self.word()) * u128::from(limit)) >> 64) as u64 // below `limit`
+        ((u128::from(self.word()) * u128::from(limit)) >> 64) as u64
     }
 
-    /// From 0 to 1, less than 1, in steps of 2^-53.
+    /// A number from 0 inclusive to 1 exclusive, in steps of 2^-53.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         (self.word() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// From zero to `longest`, less than `longest`; zero when that is zero.
+    /// A time from zero inclusive to `longest` exclusive; zero if `longest` is zero.
     pub fn time(&mut self, longest: Duration) -> Duration {
         Duration::from_nanos(self.below(u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// From three quarters of `time` to five quarters.
+    /// A time from three quarters of `time` to five quarters.
     pub fn about(&mut self, time: Duration) -> Duration {
         time.saturating_sub(time / 4).saturating_add(self.time(time / 2))
     }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_published_sequence() {
+    fn gives_the_published_sequence() {
         let mut random = Random::new(1_234_567);
         let words: Vec<u64> = (0..5).map(|_| random.word()).collect();
         let published = [
@@ -98,7 +98,7 @@ mod tests {
             let mut items: Vec<usize> = (0..length).collect();
             random.shuffle(&mut items);
             items.sort_unstable();
-            assert!(items.into_iter().eq(0..length), "each item is still there once");
+            assert!(items.into_iter().eq(0..length), "a shuffle keeps each item once");
         }
     }
 }

@@ -1,11 +1,9 @@
-//! Entries in slots that are reused, under names that are not.
-
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use spillway_transport::Conn;
 
-/// Names an entry of a table: a slot, and which of the slot's entries. Never reused by its table.
+/// Key of an entry: a slot, and the generation of its use. A table never reuses a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotKey {
     slot: u32,
@@ -13,21 +11,21 @@ pub struct SlotKey {
 }
 
 impl SlotKey {
-    /// The name that consists of these, which may be that of no entry.
+    /// A key of these numbers. The table need not have such an entry.
     #[inline]
     #[must_use]
     pub const fn new(slot: u32, generation: u32) -> SlotKey {
         SlotKey { slot, generation }
     }
 
-    /// The slot: small and dense, for tables beside this one. Reused.
+    /// The slot: small, dense and reused, as an index into other tables.
     #[inline]
     #[must_use]
     pub const fn slot(self) -> u32 {
         self.slot
     }
 
-    /// Which of the slot's entries: the first is 1. 0 is never given out.
+    /// The use of the slot, counted from 1. 0 is never assigned.
     #[inline]
     #[must_use]
     pub const fn generation(self) -> u32 {
@@ -49,10 +47,9 @@ impl From<SlotKey> for Conn {
     }
 }
 
-/// A bounded table. An entry's name says its slot, so every look-up is one indexing; a name that has ended finds nothing.
-///
-/// Names never come again: a slot whose 2^32 − 1 generations are used up stays empty, and another slot is made in its stead.
-/// All verbs take constant time, but for the iterators and the growth of the table, which never becomes smaller.
+/// A bounded table. A key contains its slot, so a look-up is one index operation; the key of a removed entry finds
+/// nothing. Keys are never reused: a slot whose 2^32 − 1 generations are used up stays empty, and a new slot replaces
+/// it. Methods take constant time, except iterators and the growth of the table, which never shrinks.
 #[derive(Debug)]
 pub struct Slots<T> {
     slots: Vec<Slot<T>>,
@@ -69,24 +66,23 @@ struct Slot<T> {
 }
 
 impl<T> Slots<T> {
-    /// A table without entries, for at most `max`. The slot that was freed last is used next, so that the slots in use stay
-    /// close together.
+    /// An empty table for at most `max` entries. Reuses the slot freed last, so that the slots in use stay dense.
     pub const fn new(max: usize) -> Slots<T> {
         Slots { slots: Vec::new(), free: VecDeque::new(), len: 0, max, is_oldest_first: false }
     }
 
-    /// As [`new`](Self::new), but the slot that has been free for longest is used next: for callers that remember slots
-    /// without generations for a moment.
+    /// As [`new`](Self::new), but reuses the slot freed first: for callers that keep slots without generations for a
+    /// moment.
     pub const fn oldest_first(max: usize) -> Slots<T> {
         Slots { slots: Vec::new(), free: VecDeque::new(), len: 0, max, is_oldest_first: true }
     }
 
-    /// Changes the bound. Entries beyond it stay.
+    /// Changes the bound. Entries beyond a lower bound stay.
     pub fn set_max(&mut self, max: usize) {
         self.max = max;
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -98,7 +94,7 @@ impl<T> Slots<T> {
         self.len == 0
     }
 
-    /// The name of the entry that [`insert`](Self::insert) will make; `None` when the table is full.
+    /// The key that the next [`insert`](Self::insert) will return; `None` when the table is full.
     #[must_use]
     pub fn next_key(&self) -> Option<SlotKey> {
         if self.len >= self.max {
@@ -111,7 +107,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Adds an entry; `None`, and the entry is dropped, when the table is full.
+    /// Adds an entry. When the table is full, drops the entry and returns `None`.
     pub fn insert(&mut self, entry: T) -> Option<SlotKey> {
         let key = self.next_key()?;
         let reused = if self.is_oldest_first { self.free.pop_front() } else { self.free.pop_back() };
@@ -123,7 +119,7 @@ impl<T> Slots<T> {
         Some(key)
     }
 
-    /// Takes an entry out; `None` when its name has ended.
+    /// Removes an entry; `None` if its key is stale.
     pub fn remove(&mut self, key: impl Into<SlotKey>) -> Option<T> {
         let key = key.into();
         let slot = self.slots.get_mut(key.slot as usize)?;
@@ -136,7 +132,7 @@ impl<T> Slots<T> {
         Some(entry)
     }
 
-    /// The entry, unless its name has ended.
+    /// The entry; `None` if its key is stale.
     #[inline]
     #[must_use]
     pub fn get(&self, key: impl Into<SlotKey>) -> Option<&T> {
@@ -145,7 +141,7 @@ impl<T> Slots<T> {
         if slot.generation == key.generation { slot.entry.as_ref() } else { None }
     }
 
-    /// The entry, unless its name has ended.
+    /// The entry, to be changed; `None` if its key is stale.
     #[inline]
     #[must_use]
     pub fn get_mut(&mut self, key: impl Into<SlotKey>) -> Option<&mut T> {
@@ -154,7 +150,7 @@ impl<T> Slots<T> {
         if slot.generation == key.generation { slot.entry.as_mut() } else { None }
     }
 
-    /// The entry that has this slot now.
+    /// The present entry of a slot.
     #[inline]
     #[must_use]
     pub fn at(&self, slot: u32) -> Option<(SlotKey, &T)> {
@@ -162,7 +158,7 @@ impl<T> Slots<T> {
         Some((SlotKey { slot, generation: place.generation }, place.entry.as_ref()?))
     }
 
-    /// The entry that has this slot now.
+    /// The present entry of a slot, to be changed.
     #[inline]
     #[must_use]
     pub fn at_mut(&mut self, slot: u32) -> Option<(SlotKey, &mut T)> {
@@ -177,7 +173,7 @@ impl<T> Slots<T> {
         })
     }
 
-    /// All entries, in the order of their slots.
+    /// All entries, to be changed, in the order of their slots.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (SlotKey, &mut T)> {
         (0..).zip(&mut self.slots).filter_map(|(slot, place)| {
             Some((SlotKey { slot, generation: place.generation }, place.entry.as_mut()?))
@@ -190,10 +186,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn which_slot_is_used_again() {
+    fn slots_are_reused_in_the_chosen_order() {
         for (mut table, expected) in [(Slots::new(3), [1, 0]), (Slots::oldest_first(3), [0, 1])] {
             let keys: Vec<SlotKey> = (0..3).map(|n| table.insert(n).unwrap()).collect();
-            assert_eq!(table.insert(3), None, "the bound");
+            assert_eq!(table.insert(3), None, "the table is full");
             table.remove(keys[0]);
             table.remove(keys[1]);
             let again = [4, 5].map(|n| table.insert(n).unwrap());
@@ -227,7 +223,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn as_a_list_of_all_names_that_there_ever_were(
+        fn behaves_as_a_list_of_all_keys_ever_assigned(
             steps in proptest::collection::vec((0..3_u8, 0..1_000_usize), 0..400),
             is_oldest_first: bool,
         ) {
@@ -236,11 +232,11 @@ mod tests {
             let mut named: Vec<(SlotKey, Option<usize>)> = Vec::new();
             for (step, drawn) in steps {
                 if step > 0 {
-                    let promised = table.next_key();
+                    let expected = table.next_key();
                     let key = table.insert(drawn);
-                    assert_eq!((key, key.is_some()), (promised, named.iter().flat_map(|(_, entry)| entry).count() < MAX));
+                    assert_eq!((key, key.is_some()), (expected, named.iter().flat_map(|(_, entry)| entry).count() < MAX));
                     if let Some(key) = key {
-                        assert!(named.iter().all(|(before, _)| *before != key), "names never come again");
+                        assert!(named.iter().all(|(before, _)| *before != key), "keys are never reused");
                         assert!(key.slot() < MAX as u32 && key.generation() > 0);
                         named.push((key, Some(drawn)));
                     }

@@ -1,4 +1,4 @@
-//! Bytes that move from an application to a transport without a copy.
+//! Buffers that move from an application to a transport without a copy.
 
 use alloc::vec::Vec;
 
@@ -15,38 +15,38 @@ impl Chunk {
         Chunk { bytes: Vec::with_capacity(capacity), start: 0 }
     }
 
-    /// What is left to send.
+    /// The bytes left to send.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
-    /// How much is left to send.
+    /// Number of bytes left to send.
     pub fn len(&self) -> usize {
         self.bytes.len() - self.start
     }
 
-    /// Whether nothing is left.
+    /// Whether no bytes are left to send.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of memory that it takes, whatever it holds.
+    /// Allocated size in bytes.
     pub fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Drops a prefix that has been sent: at most all that is left.
+    /// Drops a prefix that has been sent, at most all bytes left.
     pub fn advance(&mut self, sent: usize) {
         self.start = self.bytes.len().min(self.start + sent);
     }
 
-    /// The whole buffer, for filling. Use only before any part was sent.
+    /// The whole buffer, for filling. Use only before a part was sent.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
-        debug_assert_eq!(self.start, 0, "a chunk is not filled while it is sent");
+        debug_assert_eq!(self.start, 0, "part of this chunk is sent already");
         &mut self.bytes
     }
 
-    /// Empties it for reuse and keeps the allocation.
+    /// Empties the chunk and keeps its allocation.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.start = 0;
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advances_and_never_past_its_end() {
+    fn advances_at_most_to_its_end() {
         let mut chunk = Chunk::from(Vec::from(*b"abcdef"));
         chunk.advance(2);
         assert_eq!(chunk.as_slice(), b"cdef");

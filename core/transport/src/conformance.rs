@@ -1,12 +1,11 @@
-//! The contract of [`Transport`] as test scenarios, for the tests of whoever implements it.
+//! The contract of [`Transport`] as test scenarios, for the tests of its implementations.
 //!
-//! An implementation provides a [`Rig`]: a world of two transports, each owned by a driver that runs a [`Probe`],
-//! one of them listening. [`SCENARIOS`] are plain functions on a fresh rig; they panic where a promise is broken.
-//! Besides what a scenario asks for, the probe checks every event it sees: the order of events, the bytes, the
-//! grants and the turns.
+//! An implementation provides a [`Rig`]: two connected transports, each owned by a driver that runs a [`Probe`]; one of
+//! them listens. [`SCENARIOS`] are functions on a new rig; they panic where a promise is broken. In all scenarios the
+//! probe checks every event: the order of events, the bytes, the grants and the turns.
 //!
 //! # Delays
-//! Scenarios wait for a condition for [`Rig::patience`] and watch for what must *not* happen for [`Rig::quiet`],
+//! Scenarios wait for a condition for at most [`Rig::patience`], and for [`Rig::quiet`] for what must *not* happen,
 //! both in the rig's own time. The contract leaves these delays to the transport:
 //!
 //! | what | kernel sockets | exact transports (a stack, a simulator) |
@@ -27,48 +26,46 @@ use crate::{Time, Transport};
 pub use probe::{Probe, Reaction, Seen, pattern};
 pub use scenarios::SCENARIOS;
 
-/// One scenario: takes a rig that nobody has used yet.
+/// One scenario. The rig must be unused.
 pub type Scenario = fn(&mut dyn Rig);
 
-/// Which of the two transports of a rig.
+/// One of the two transports of a rig.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Has one listener, of index 0, closed at first.
+    /// Has one listener, index 0, initially closed.
     Accepting,
     /// Has no listener.
     Connecting,
 }
 
-/// What a command may touch: the probe and the transport of one side.
+/// A command to one side's probe and transport.
 pub type Command<'a> = &'a mut dyn FnMut(Time, &mut Probe, &mut dyn Transport);
 
-/// A world of two transports that can reach each other, with nothing running but what `step` runs.
-///
-/// Each side holds one listener at most, room for at least 16 connections, and sees no fault that a scenario
-/// did not make.
+/// Two transports that can reach each other and run only within `step` and `command`. Each side has at most one
+/// listener, room for at least 16 connections, and no faults other than those that a scenario causes.
 pub trait Rig {
-    /// Runs a command on one side between two turns, then `end_of_turn`, as a driver does for commands from its
-    /// owner. What the command sent leaves, and `poll_timeout` is asked again.
+    /// Runs a command on one side between two turns, then `end_of_turn`, as a driver does for its owner's commands.
+    /// Sends what the command wrote, and calls `poll_timeout` again.
     fn command(&mut self, side: Side, command: Command<'_>);
 
-    /// Runs each side for one turn. Where nothing is to be done, time goes on by between 10 µs and 10 ms.
+    /// Runs each side for one turn. An idle turn advances the time by between 10 µs and 10 ms.
     fn step(&mut self);
 
     /// The rig's time.
     fn now(&self) -> Time;
 
-    /// Where the accepting side listens.
+    /// Address of the accepting side's listener.
     fn listener(&self) -> SocketAddr;
 
-    /// An address at which nobody ever listens, and whose host says so.
+    /// An address without a listener, whose host refuses connections.
     fn nobody(&self) -> SocketAddr;
 
-    /// A limit for any wait of a scenario: how long until it has failed.
+    /// After this time a scenario's wait has failed.
     fn patience(&self) -> Duration {
         Duration::from_secs(30)
     }
 
-    /// How long after the last command nothing more is to be expected.
+    /// After this time without a command no more events are expected.
     fn quiet(&self) -> Duration {
         Duration::from_millis(60)
     }

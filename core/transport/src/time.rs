@@ -1,14 +1,14 @@
-//! Time as the core crates know it.
+//! Time of the core crates.
 
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// Nanoseconds since the start of the program or the simulation. Never goes back.
+/// Nanoseconds since the start of the program or the simulation. Monotonic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// The start.
+    /// The start of the program or the simulation.
     pub const ZERO: Time = Time(0);
 
     /// Time passed since `earlier`; zero when `earlier` is later.

@@ -1,35 +1,28 @@
-//! What a socket has not taken yet of a row of chunks.
-
 use crate::Chunk;
 
-/// A chunk, if there is one, of which a socket may have taken a part. The next one comes when all of it is gone.
+/// The chunk that is being sent. The next chunk follows when all of it is taken.
 #[derive(Debug, Default)]
 pub struct Unsent(Chunk);
 
 impl Unsent {
-    /// Whether nothing waits here.
+    /// Whether no bytes wait.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Bytes that wait here.
+    /// Number of bytes that wait.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Bytes of memory that they take.
+    /// Allocated size in bytes.
     pub fn capacity(&self) -> usize {
         self.0.capacity()
     }
 
-    /// Gives a socket all there is, until it takes no more.
-    ///
-    /// `next` returns what comes after a chunk, which it gets back for reuse; at first that is an empty one. `send` returns
-    /// how many bytes the socket took, and is asked again even after `Some(0)` (a signal came); `None` says that the socket
-    /// takes no more for now.
-    ///
-    /// # Errors
-    /// Those of `send`. What was not sent stays here.
+    /// Sends chunks until a socket takes no more. `next` takes back a spent chunk (at first an empty one) and returns
+    /// the next one. `send` returns how many bytes the socket took, and is called again even after `Some(0)` (a
+    /// signal); `None`: the socket takes no more for now. On an error of `send`, unsent bytes are kept.
     pub fn send_all<E>(
         &mut self,
         mut next: impl FnMut(Chunk) -> Option<Chunk>,
@@ -49,7 +42,7 @@ impl Unsent {
         }
     }
 
-    /// The same with a transport, whose `send` returns how many of these bytes it took.
+    /// As [`send_all`](Self::send_all) for a transport, whose `send` returns how many bytes it took.
     pub fn send_all_to(
         &mut self,
         next: impl FnMut(Chunk) -> Option<Chunk>,
@@ -86,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_go_in_order_whatever_the_socket_takes_at_a_time() {
+    fn chunks_leave_in_order_however_few_bytes_the_socket_takes() {
         for most in 1..=10 {
             let (mut unsent, mut next, mut got) = (Unsent::default(), chunks(), Vec::new());
             for room in 0..30 {
@@ -107,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transport_that_took_less_is_not_asked_again() {
+    fn send_is_not_called_again_after_a_short_send() {
         let (mut unsent, mut calls) = (Unsent::default(), 0);
         unsent.send_all_to(chunks(), |_| {
             calls += 1;
@@ -117,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_broken_socket_did_not_take_stays() {
+    fn unsent_bytes_are_kept_after_an_error() {
         let mut unsent = Unsent::default();
         let mut calls = 0;
         let outcome = unsent.send_all(chunks(), |_| {

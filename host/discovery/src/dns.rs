@@ -1,29 +1,28 @@
-//! All addresses of a name, looked up again and again by the system's resolver.
+//! Looks up all addresses of a name periodically, with the system's resolver.
 
 use std::io;
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
-use crate::news::Sender;
 use crate::stop::{Stop, spread};
+use crate::updates::Sender;
 use crate::{Entry, is_target};
 
-/// After a name that was not found, sooner: a resolver that has just started, a service that is just being made.
-const AGAIN: Duration = Duration::from_secs(2);
+/// Pause after a failed look-up, shorter than usual: the resolver or the service may just be starting.
+const RETRY: Duration = Duration::from_secs(2);
 
-/// Looks up until it is told to end.
 pub(crate) fn watch(host: &str, port: u16, interval: Duration, stop: &Stop, sender: &Sender) {
     let name = format!("dns:{host}:{port}");
     loop {
         let wait = match look_up(host, port) {
             Ok(list) => {
-                sender.fine(&name);
+                sender.succeeded(&name);
                 sender.list(list);
                 interval
             }
             Err(why) => {
                 sender.failed(&name, why);
-                interval.min(AGAIN)
+                interval.min(RETRY)
             }
         };
         if stop.wait(spread(wait)) {

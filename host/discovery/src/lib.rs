@@ -1,19 +1,19 @@
-//! Where lists of helpers come from.
+//! Sources of lists of helpers, and registration of helpers.
 //!
-//! A [`Source`] is one text: addresses, a DNS name, or a prefix in etcd. A [`Watcher`] gives the list that a source has
-//! now, and again each time that it changes; a loop waits for its descriptor. Whatever goes wrong with a source, the
-//! last list stays: helpers that serve are worth more than a directory that does not.
+//! A [`Source`] is one text: addresses, a DNS name, or a prefix in etcd. A [`Watcher`] gives the source's present list,
+//! and each changed one; an event loop waits for its descriptor. The last list stays if the source fails: working
+//! helpers matter more than a working directory.
 //!
 //! A [`Registrar`] keeps a helper registered in etcd.
 #![forbid(unsafe_code)]
 
 mod dns;
 mod etcd;
-mod news;
 mod notice;
 mod settings;
 mod source;
 mod stop;
+mod updates;
 mod watcher;
 
 use std::fmt;
@@ -27,20 +27,20 @@ pub use settings::Settings;
 pub use source::{EtcdPlace, Source, SourceError};
 pub use watcher::Watcher;
 
-/// Helpers in a list, at most; more are left out, and told.
+/// Maximal number of helpers in a list; more are ignored and reported.
 pub const HELPERS_MAX: usize = 4096;
 
 /// One helper.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Entry {
-    /// Its link port.
+    /// Address of the helper's link port.
     pub link: SocketAddr,
-    /// As it calls itself, where the source knows.
+    /// The helper's name, if the source has names.
     pub name: Option<String>,
 }
 
 impl Entry {
-    /// A helper of which only the address is known.
+    /// A helper without a name.
     pub fn at(link: SocketAddr) -> Entry {
         Entry { link, name: None }
     }
@@ -56,12 +56,12 @@ impl fmt::Display for Entry {
     }
 }
 
-/// Whether clients can connect to it.
+/// Whether clients can connect to the address.
 fn is_target(address: SocketAddr) -> bool {
     address.port() != 0 && !address.ip().is_unspecified() && !address.ip().is_multicast()
 }
 
-/// By address, each once, bounded. True when some were left out.
+/// Sorts a list, removes repeated addresses, and truncates it to [`HELPERS_MAX`]. Returns whether it was truncated.
 fn tidy(list: &mut Vec<Entry>) -> bool {
     list.sort();
     list.dedup_by_key(|entry| entry.link);

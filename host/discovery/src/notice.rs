@@ -1,44 +1,43 @@
-//! What operators are told about a source.
-
 use std::fmt;
 
-/// Something that an operator may want to know. Its text is a line for the log.
+/// A change of a source's state. Its text is a line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// Nobody answers, or with nothing of use. The last list stays. Told again only when the reason is another.
+    /// The source does not answer, or not with a list. The last list stays. Reported again only for another reason.
     Failed {
-        /// Who was asked.
+        /// The source's text.
         source: String,
-        /// What happened.
+        /// The error.
         why: String,
     },
-    /// It answers again.
+    /// The source answers again.
     Back {
-        /// Who was asked.
+        /// The source's text.
         source: String,
     },
-    /// Entries that are no helpers are passed over.
+    /// Entries that are not valid helpers are ignored.
     Skipped {
-        /// How many.
+        /// Number of these entries.
         entries: usize,
-        /// The first of them.
+        /// Key of the first one.
         first: String,
-        /// What is wrong with it.
+        /// What is wrong with the first one.
         why: &'static str,
     },
-    /// More helpers than [`HELPERS_MAX`](crate::HELPERS_MAX); the others are left out.
+    /// More helpers than [`HELPERS_MAX`](crate::HELPERS_MAX); the rest is ignored.
     TooMany,
-    /// Another cluster answers, or the same one with its data lost.
+    /// Another cluster answers, or the same one after a loss of its data.
     OtherCluster,
-    /// Helpers are missing from an answer whose removal was not seen. They stay in the list for a while.
+    /// Helpers are missing without a seen removal. They stay in the list for
+    /// [`Settings::grace`](crate::Settings::grace).
     Missing {
-        /// How many.
+        /// Number of missing helpers.
         helpers: usize,
     },
 }
 
 impl Notice {
-    /// Whether an operator has something to put right.
+    /// Whether the notice reports a problem.
     pub fn is_trouble(&self) -> bool {
         !matches!(self, Notice::Back { .. })
     }
@@ -48,14 +47,14 @@ impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Notice::Failed { source, why } => {
-                write!(f, "helpers of {source} are not to be had ({why}): the last list stays")
+                write!(f, "cannot get the helpers of {source} ({why}): the last list stays")
             }
             Notice::Back { source } => write!(f, "{source} answers again"),
             Notice::Skipped { entries, first, why } => {
-                write!(f, "{entries} entries that are no helpers are passed over; {first}: {why}")
+                write!(f, "{entries} entries are not valid helpers and are ignored; {first}: {why}")
             }
             Notice::TooMany => {
-                write!(f, "more than {} helpers: the others are left out", crate::HELPERS_MAX)
+                write!(f, "more than {} helpers: the rest is ignored", crate::HELPERS_MAX)
             }
             Notice::OtherCluster => {
                 f.write_str("another etcd cluster answers, or one that has lost its data")
@@ -63,7 +62,7 @@ impl fmt::Display for Notice {
             Notice::Missing { helpers } => {
                 write!(
                     f,
-                    "{helpers} helpers are missing whose removal was not seen: they stay in the list for a while"
+                    "{helpers} helpers are missing but their removal was not seen: they stay in the list for a while"
                 )
             }
         }

@@ -1,22 +1,20 @@
-//! How sources are watched.
-
 use std::time::Duration;
 
 use crate::etcd::EtcdAccess;
 
-/// How a source is watched.
+/// Settings of a watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How often a name is looked up, spread by a quarter.
+    /// Time between look-ups of a name, spread by a quarter.
     pub dns_interval: Duration,
-    /// How long a member of etcd may take to answer.
+    /// Timeout of one member of etcd.
     pub request_timeout: Duration,
-    /// How often etcd is asked, spread by a quarter.
+    /// Time between requests to etcd, spread by a quarter.
     pub etcd_interval: Duration,
-    /// Which etcd is trusted, and as whom it is asked.
+    /// Trusted authorities and credentials for etcd.
     pub etcd_access: EtcdAccess,
-    /// How long helpers stay that are missing from etcd without having been removed, and the last of a list that has
-    /// become empty. Longer than helpers take to register again.
+    /// How long helpers stay that are missing from etcd without a seen removal, and how long the last list stays after
+    /// all were removed. Must exceed the time in which helpers register again.
     pub grace: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Where a list comes from, as operators write it.
+//! The text of a source, and its parser.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,40 +6,41 @@ use std::str::FromStr;
 
 use crate::{Entry, HELPERS_MAX, is_target, tidy};
 
-/// Members of an etcd cluster that are named; three or five are usual.
+/// Maximal number of etcd endpoints; clusters usually have three or five members.
 const ENDPOINTS_MAX: usize = 16;
 const HOST_BYTES_MAX: usize = 253; // RFC 1035, §2.3.4
 const PREFIX_BYTES_MAX: usize = 256;
 
-/// Where a list of helpers comes from. Written and read as one text:
-/// - `10.0.0.9:11411,[2001:db8::9]:11411`: these;
-/// - `dns:helpers.cache.svc:11411`: all addresses of a name;
-/// - `etcd:https://10.0.0.1:2379,https://10.0.0.2:2379/spillway/cache/`, or `http`: what has registered under a prefix.
+/// The source of a list of helpers. Its text is one of:
+/// - `10.0.0.9:11411,[2001:db8::9]:11411`: these addresses
+/// - `dns:helpers.cache.svc:11411`: all addresses of a name
+/// - `etcd:https://10.0.0.1:2379,https://10.0.0.2:2379/spillway/cache/`, or `http`: the helpers registered under a
+///   prefix
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// These, sorted, each once.
+    /// Fixed addresses, sorted, each once.
     Static(Vec<SocketAddr>),
     /// All addresses of a name.
     Dns {
-        /// The name.
+        /// The DNS name.
         host: String,
-        /// The link port of all of them.
+        /// The link port of all helpers.
         port: u16,
     },
-    /// What has registered under a prefix.
+    /// The helpers registered under a prefix.
     Etcd(EtcdPlace),
 }
 
 /// A prefix in an etcd cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdPlace {
-    /// `http://HOST:PORT` or `https://HOST:PORT` of the members' client ports; at least one.
+    /// `http://HOST:PORT` or `https://HOST:PORT` of the members' client ports; not empty.
     pub(crate) endpoints: Vec<String>,
-    /// Begins and ends with a slash.
+    /// Prefix of the keys. Begins and ends with a slash.
     pub(crate) prefix: String,
 }
 
-/// A text that names no source. Its text tells the operator the next step.
+/// The text is not a source. The error's text contains the operator's next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceError {
     text: String,
@@ -62,33 +63,32 @@ enum Problem {
 
 impl fmt::Display for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A password does not belong into a log.
+        // The message must not repeat the text, because it contains a password.
         if self.problem == Problem::Password {
             return f.write_str(
                 "a password does not belong here: write https://HOST:PORT, and give user and password_file in \
                  [etcd] (--etcd-user, --etcd-password-file)",
             );
         }
-        write!(f, "{:?} names no helpers: ", self.text)?;
+        write!(f, "{:?} does not name helpers: ", self.text)?;
         match &self.problem {
             Problem::Empty => {
                 f.write_str("give ADDRESS:PORT,…, dns:NAME:PORT, or etcd:http://HOST:PORT/PREFIX/")
             }
             Problem::NotAnAddress(part) => {
-                write!(f, "{part:?} is no ADDRESS:PORT; for a name write dns:NAME:PORT")
+                write!(f, "{part:?} is not ADDRESS:PORT; for a name write dns:NAME:PORT")
             }
             Problem::NotATarget(part) => {
-                write!(f, "nobody can connect to {part}: give an address that clients reach, and a port")
+                write!(f, "clients cannot connect to {part}: give an address that clients reach, and a port")
             }
             Problem::TooMany => write!(f, "more than {HELPERS_MAX} helpers"),
             Problem::Dns => f.write_str("write dns:NAME:PORT, with the port of the helpers' link_listen"),
             Problem::Scheme => {
                 f.write_str("write etcd:http://HOST:PORT/PREFIX/ or etcd:https://HOST:PORT/PREFIX/")
             }
-            // Told above.
             Problem::Password => Ok(()),
             Problem::Endpoint(part) => {
-                write!(f, "{part:?} is no endpoint: write http://HOST:PORT or https://HOST:PORT")
+                write!(f, "{part:?} is not an endpoint: write http://HOST:PORT or https://HOST:PORT")
             }
             Problem::Endpoints => write!(f, "at most {ENDPOINTS_MAX} endpoints"),
             Problem::Prefix => {
@@ -135,12 +135,10 @@ impl fmt::Display for Source {
 }
 
 impl EtcdPlace {
-    /// Whether an endpoint has this scheme.
     pub(crate) fn has_scheme(&self, scheme: &str) -> bool {
         self.endpoints.iter().any(|endpoint| endpoint.split_once(':').is_some_and(|(its, _)| its == scheme))
     }
 
-    /// Where the helper of this name registers.
     pub(crate) fn key(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
@@ -149,7 +147,7 @@ impl EtcdPlace {
 impl FromStr for EtcdPlace {
     type Err = SourceError;
 
-    /// As a [`Source`] that is one of etcd.
+    /// Parses the text of [`Source::Etcd`].
     fn from_str(text: &str) -> Result<EtcdPlace, SourceError> {
         match text.parse()? {
             Source::Etcd(place) => Ok(place),
@@ -221,7 +219,7 @@ fn etcd(text: &str) -> Result<EtcdPlace, Problem> {
     }
 }
 
-/// With a slash at its end, so that it does not hold its neighbours.
+/// Adds a slash at the end, so that the prefix does not match keys of its neighbours.
 fn prefix(text: &str) -> Result<String, Problem> {
     let named = text.trim_end_matches('/');
     let plain = named.bytes().all(|byte| byte.is_ascii_graphic());
@@ -255,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_is_one_text() {
+    fn each_kind_of_source_has_one_text() {
         assert_eq!(round("10.0.0.9:11411"), "10.0.0.9:11411");
         assert_eq!(
             round(" [2001:db8::9]:11411, 10.0.0.9:2,10.0.0.9:1,10.0.0.9:2,"),
@@ -275,23 +273,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_says_the_next_step() {
+    fn errors_contain_the_next_step() {
         for (text, step) in [
             ("", "dns:NAME:PORT"),
             (",", "dns:NAME:PORT"),
             ("helpers:11411", "dns:NAME:PORT"),
-            ("10.0.0.9", "is no ADDRESS:PORT"),
-            ("10.0.0.9:0", "nobody can connect"),
-            ("0.0.0.0:11411", "nobody can connect"),
-            ("239.1.1.1:1", "nobody can connect"),
+            ("10.0.0.9", "is not ADDRESS:PORT"),
+            ("10.0.0.9:0", "clients cannot connect"),
+            ("0.0.0.0:11411", "clients cannot connect"),
+            ("239.1.1.1:1", "clients cannot connect"),
             ("dns:helpers", "write dns:NAME:PORT"),
             ("dns::11411", "write dns:NAME:PORT"),
             ("dns:helpers:0", "write dns:NAME:PORT"),
             ("dns:a b:1", "write dns:NAME:PORT"),
             ("etcd:10.0.0.1:2379/a/", "write etcd:http://"),
             ("etcd:ftp://10.0.0.1:2379/a/", "write etcd:http://"),
-            ("etcd:http://10.0.0.1/a/", "is no endpoint"),
-            ("etcd:http://:2379/a/", "is no endpoint"),
+            ("etcd:http://10.0.0.1/a/", "is not an endpoint"),
+            ("etcd:http://:2379/a/", "is not an endpoint"),
             ("etcd:http://10.0.0.1:2379", "prefix"),
             ("etcd:http://10.0.0.1:2379/", "prefix"),
             ("etcd:http://10.0.0.1:2379/ä/", "prefix"),

@@ -1,4 +1,4 @@
-//! Pauses of a thread, and how it is told to end: also in the midst of a request.
+//! Ending a thread in its pauses and within its requests.
 
 use std::convert::Infallible;
 use std::io;
@@ -8,22 +8,19 @@ use std::time::Duration;
 
 use ureq::Agent;
 
-/// Dropping this ends the thread that has the [`Stop`].
+/// Dropping this ends the thread that holds the matching [`Stop`].
 #[derive(Debug)]
 pub(crate) struct Running {
     alive: Option<Sender<Infallible>>,
-    /// Makes the thread's requests.
     agent: Option<Agent>,
 }
 
-/// Tells a thread when to end.
 #[derive(Debug)]
 pub(crate) struct Stop {
     alive: Receiver<Infallible>,
 }
 
-/// Both ends. `agent` makes the thread's requests, if it makes any: the one that is under way fails when the thread is to
-/// end, and later ones at once.
+/// Dropping [`Running`] makes the present request of `agent`, and all later ones, fail.
 pub(crate) fn running(agent: Option<Agent>) -> (Running, Stop) {
     let (sender, alive) = channel();
     (Running { alive: Some(sender), agent }, Stop { alive })
@@ -31,7 +28,7 @@ pub(crate) fn running(agent: Option<Agent>) -> (Running, Stop) {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // First, so that the thread knows why its request fails.
+        // Set first: a thread whose request fails then sees that it is to end.
         self.alive = None;
         if let Some(agent) = self.agent.take() {
             agent.shutdown();
@@ -40,27 +37,25 @@ impl Drop for Running {
 }
 
 impl Stop {
-    /// Waits for this time; true as soon as the thread is to end.
+    /// Waits for this time, or until the thread is to end. Returns whether it is to end.
     pub(crate) fn wait(&self, time: Duration) -> bool {
         self.alive.recv_timeout(time) == Err(RecvTimeoutError::Disconnected)
     }
 
-    /// Whether the thread is to end.
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         self.wait(Duration::ZERO)
     }
 }
 
-/// Three to five quarters of it, so that programs that were started together do not ask together.
+/// Random time from three to five quarters of `time`, so that programs started together do not stay in step.
 pub(crate) fn spread(time: Duration) -> Duration {
     let mut bytes = [0; 2];
-    // Without randomness it is just not spread.
+    // Without random bytes the result is three quarters of the time.
     let _ = getrandom::fill(&mut bytes);
-    let part = u32::from(u16::from_ne_bytes(bytes) % 512);
-    time / 4 * 3 + time / 1024 * part
+    let random = u32::from(u16::from_ne_bytes(bytes) % 512);
+    time / 4 * 3 + time / 1024 * random
 }
 
-/// Starts a thread that watches.
 pub(crate) fn start_thread(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("discovery".into()).spawn(run).map(drop)
 }
@@ -70,10 +65,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_ends_when_its_thread_is_told_to_end() {
+    fn a_pause_ends_when_the_thread_is_to_end() {
         let (running, stop) = running(None);
-        assert!(!stop.is_told() && !stop.wait(Duration::from_millis(1)));
-        let waiter = std::thread::spawn(move || stop.wait(Duration::from_secs(3600)) && stop.is_told());
+        assert!(!stop.is_ended() && !stop.wait(Duration::from_millis(1)));
+        let waiter = std::thread::spawn(move || stop.wait(Duration::from_secs(3600)) && stop.is_ended());
         drop(running);
         assert!(waiter.join().unwrap());
     }

@@ -1,29 +1,24 @@
-//! The newest list of a source, for a loop that waits for other things, too.
-
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::etcd::{self, Client};
-use crate::news::{News, channel};
 use crate::settings::Settings;
 use crate::stop::{Running, running, start_thread};
+use crate::updates::{Updates, channel};
 use crate::{Entry, Notice, Source, dns};
 
-/// Watches a source, on a thread of its own where it has to wait for somebody. The thread ends soon after this is
-/// dropped, at once unless it looks up a name or opens a connection; nothing waits for it.
+/// Watches a source, on its own thread except for fixed addresses. After a drop the thread ends at once, or after the
+/// look-up or connect that it waits for; the drop does not wait for it.
 #[derive(Debug)]
 pub struct Watcher {
-    news: News,
+    updates: Updates,
     _running: Option<Running>,
 }
 
 impl Watcher {
-    /// Begins to watch. A list comes as soon as there is one, which may be never.
-    ///
-    /// # Errors
-    /// The host has no descriptors or threads left.
+    /// Begins to watch; the first list comes with the source's first answer. Fails without free descriptors or threads.
     pub fn start(source: Source, settings: Settings) -> io::Result<Watcher> {
-        let (sender, news) = channel()?;
+        let (sender, updates) = channel()?;
         let running = match source {
             Source::Static(all) => {
                 sender.list(all.into_iter().map(Entry::at).collect());
@@ -41,39 +36,38 @@ impl Watcher {
                 Some(running)
             }
         };
-        Ok(Watcher { news, _running: running })
+        Ok(Watcher { updates, _running: running })
     }
 
-    /// The whole list, if it is another than the last that this has given: sorted by address, each address once, at
-    /// most [`HELPERS_MAX`](crate::HELPERS_MAX).
+    /// The whole list, if it has changed: sorted by address, each once, at most [`HELPERS_MAX`](crate::HELPERS_MAX).
     #[must_use]
     pub fn poll_list(&mut self) -> Option<Vec<Entry>> {
-        self.news.poll_list()
+        self.updates.poll_list()
     }
 
-    /// What an operator may want to know.
+    /// The next notice for operators, oldest first.
     #[must_use]
     pub fn poll_notice(&mut self) -> Option<Notice> {
-        self.news.poll_notice()
+        self.updates.poll_notice()
     }
 
-    /// Why the source is not to be had now, if it is not.
+    /// Why the source fails at present; `None`: it does not fail.
     pub fn trouble(&self) -> Option<String> {
-        self.news.trouble()
+        self.updates.trouble()
     }
 }
 
-/// Readable as long as there is a list or a notice.
+/// Readable while a list or a notice waits.
 impl AsFd for Watcher {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.news.as_fd()
+        self.updates.as_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::news::{NOTICES_MAX, Sender};
+    use crate::updates::{NOTICES_MAX, Sender};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     fn is_readable(watcher: &Watcher) -> bool {
@@ -83,7 +77,7 @@ mod tests {
 
     fn pair() -> (Watcher, Sender) {
         let watcher = Watcher::start("10.0.0.1:1".parse().unwrap(), Settings::default()).unwrap();
-        let sender = watcher.news.sender();
+        let sender = watcher.updates.sender();
         (watcher, sender)
     }
 
@@ -107,7 +101,7 @@ mod tests {
         sender.list(entries(&[3, 2, 3]));
         assert_eq!(watcher.poll_list(), Some(entries(&[2, 3])));
         sender.list(entries(&[3, 2]));
-        assert!(!is_readable(&watcher) && watcher.poll_list().is_none(), "the same again is no news");
+        assert!(!is_readable(&watcher) && watcher.poll_list().is_none(), "an equal list is not given again");
         sender.list(entries(&[]));
         assert_eq!(watcher.poll_list(), Some(Vec::new()));
     }
@@ -121,15 +115,15 @@ mod tests {
         assert!(watcher.poll_list().is_some() && is_readable(&watcher));
         assert!(matches!(watcher.poll_notice(), Some(Notice::Failed { .. })));
         assert!(!is_readable(&watcher) && watcher.poll_notice().is_none());
-        sender.fine("dns:x:1");
-        sender.fine("dns:x:1");
+        sender.succeeded("dns:x:1");
+        sender.succeeded("dns:x:1");
         assert!(is_readable(&watcher));
         assert_eq!(watcher.poll_notice(), Some(Notice::Back { source: "dns:x:1".into() }));
         assert!(watcher.poll_notice().is_none() && watcher.trouble().is_none());
     }
 
     #[test]
-    fn notices_and_helpers_are_bounded_and_it_is_told() {
+    fn notices_and_helpers_are_bounded_and_an_excess_is_reported() {
         let (mut watcher, sender) = pair();
         (0..NOTICES_MAX + 5).for_each(|helpers| sender.notice(Notice::Missing { helpers }));
         assert_eq!(watcher.poll_notice(), Some(Notice::Missing { helpers: 5 }));

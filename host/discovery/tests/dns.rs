@@ -1,4 +1,4 @@
-//! Names by the system's resolver. What it knows is changed by its own file of hosts, seen by this process only.
+//! Names of the system's resolver, changed by a hosts file that only this process sees.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn list(watcher: &mut Watcher) -> Vec<String> {
 }
 
 #[test]
-fn a_name_that_nobody_knows_is_told_once() {
+fn an_unknown_name_is_reported() {
     let mut watcher = watch("dns:no.such.host.invalid:11411");
     let notice = next("a notice", || watcher.poll_notice());
     assert!(matches!(notice, Notice::Failed { .. }), "{notice}");
@@ -32,8 +32,8 @@ fn a_name_that_nobody_knows_is_told_once() {
 }
 
 #[test]
-fn addresses_come_and_go_with_the_name_and_stay_when_it_disappears() {
-    const NAME: &str = "addresses_come_and_go_with_the_name_and_stay_when_it_disappears";
+fn the_list_follows_the_name_and_stays_when_the_name_disappears() {
+    const NAME: &str = "the_list_follows_the_name_and_stays_when_the_name_disappears";
     let Some(hosts) = std::env::var_os(INSIDE) else {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let hosts = directory.join(format!("hosts-{}", std::process::id()));
@@ -51,7 +51,7 @@ fn addresses_come_and_go_with_the_name_and_stay_when_it_disappears() {
             Ok(output) if output.status.success() => {}
             Ok(output) if matches!(output.status.code(), Some(1 | 75)) => {
                 println!(
-                    "skipped: needs root for a file of hosts of its own: {}",
+                    "skipped: needs root to mount a hosts file of its own: {}",
                     String::from_utf8_lossy(&output.stderr)
                 );
             }
@@ -69,16 +69,16 @@ fn addresses_come_and_go_with_the_name_and_stay_when_it_disappears() {
     let now = |text: &str| fs::write(&hosts, text).unwrap();
     now("10.0.0.3 helpers.test\n10.0.0.1 helpers.test\n2001:db8::9 helpers.test\n");
     let three = ["10.0.0.1:11411", "10.0.0.3:11411", "[2001:db8::9]:11411"];
-    // The file is written in more than one step.
+    // Writing the file takes more than one step, so shorter lists may come first.
     next("three", || watcher.poll_list().filter(|list| list.len() == 3));
     now("");
     let notice = next("a notice", || watcher.poll_notice());
     assert!(matches!(notice, Notice::Failed { .. }), "{notice}");
     now("10.0.0.3 helpers.test\n");
-    assert_eq!(next("one is left", || watcher.poll_list()).len(), 1, "not {three:?}, and never none");
+    assert_eq!(next("one is left", || watcher.poll_list()).len(), 1, "neither {three:?} nor an empty list");
     next("it is back", || watcher.poll_notice().filter(|notice| matches!(notice, Notice::Back { .. })));
     let too_many = |n: usize| format!("10.{}.{}.1 helpers.test\n", n / 256, n % 256);
     now(&(0..=HELPERS_MAX).map(too_many).collect::<String>());
     next("the most", || watcher.poll_list().filter(|list| list.len() == HELPERS_MAX));
-    next("others are left out", || watcher.poll_notice().filter(|notice| *notice == Notice::TooMany));
+    next("a notice of too many", || watcher.poll_notice().filter(|notice| *notice == Notice::TooMany));
 }

@@ -1,4 +1,4 @@
-//! Lists and registrations in Debian's etcd, which is stopped, restarted, emptied, frozen and given nonsense.
+//! Lists and registrations in Debian's etcd: stopped, restarted, emptied, frozen, with invalid entries, or malicious.
 
 mod support;
 
@@ -17,7 +17,7 @@ use support::{Etcd, next};
 
 const PREFIX: &str = "/spillway/cache/";
 
-/// As in production, with less patience.
+/// The default settings with shorter times.
 fn settings() -> Settings {
     Settings {
         request_timeout: Duration::from_secs(2),
@@ -31,10 +31,9 @@ fn watch(source: &str) -> Watcher {
     Watcher::start(source.parse().unwrap(), settings()).unwrap()
 }
 
-/// A helper that is registered, and what is told of it.
 struct Helper {
     registrar: Registrar,
-    told: Arc<Mutex<Vec<RegistrarNotice>>>,
+    notices: Arc<Mutex<Vec<RegistrarNotice>>>,
 }
 
 fn register(source: &str, name: &str, link: &str) -> Helper {
@@ -46,11 +45,10 @@ fn register_as(access: EtcdAccess, source: &str, name: &str, link: &str) -> Help
         ttl: Duration::from_secs(5),
         ..Registration::new(source.parse().unwrap(), access, name, link.parse().unwrap())
     };
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let telling = Arc::clone(&told);
-    let registrar =
-        Registrar::start(registration, move |notice| telling.lock().unwrap().push(notice.clone()));
-    Helper { registrar: registrar.unwrap(), told }
+    let notices = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&notices);
+    let registrar = Registrar::start(registration, move |notice| sink.lock().unwrap().push(notice.clone()));
+    Helper { registrar: registrar.unwrap(), notices }
 }
 
 impl Helper {
@@ -59,33 +57,31 @@ impl Helper {
     }
 
     #[track_caller]
-    fn wait_told(&self, what: impl Fn(&RegistrarNotice) -> bool) {
-        next("a notice", || self.told.lock().unwrap().iter().any(&what).then_some(()));
+    fn wait_notice(&self, what: impl Fn(&RegistrarNotice) -> bool) {
+        next("a notice", || self.notices.lock().unwrap().iter().any(&what).then_some(()));
     }
 }
 
-/// Polls until the list is this one.
 #[track_caller]
 fn expect(watcher: &mut Watcher, wanted: &[&str]) {
     let mut seen = Vec::new();
-    let mut look = || {
+    let mut poll = || {
         let list = watcher.poll_list()?;
         let list: Vec<String> = list.iter().map(ToString::to_string).collect();
         seen.push(list.clone());
         (list == wanted).then_some(())
     };
     let what = format!("{wanted:?}");
-    next(&what, &mut look);
+    next(&what, &mut poll);
 }
 
-/// Polls until this is told.
 #[track_caller]
 fn expect_notice(watcher: &mut Watcher, what: impl Fn(&Notice) -> bool) -> Notice {
     next("a notice", || watcher.poll_notice().filter(|notice| what(notice)))
 }
 
 #[test]
-fn helpers_come_and_go() {
+fn the_list_follows_registrations() {
     let Some(etcd) = Etcd::start() else { return };
     let source = etcd.source(PREFIX);
     let mut watcher = watch(&source);
@@ -99,41 +95,42 @@ fn helpers_come_and_go() {
     let value: serde_json::Value = serde_json::from_str(&etcd.value("/spillway/cache/one").unwrap()).unwrap();
     assert_eq!(value["link"], "10.0.0.1:11411");
     assert!(value["version"].is_string());
-    // Whoever comes later sees the same.
+    // A later watcher gets the same list.
     expect(&mut watch(&source), &["one at 10.0.0.1:11411", "two at [2001:db8::2]:11411"]);
 
-    // A helper that goes is gone at once; with the same name it may come elsewhere.
+    // A withdrawn helper disappears at once; its name may be registered with another address.
     one.registrar.withdraw();
     assert!(one.registrar.wait_withdrawn(Duration::from_secs(60)));
     assert_eq!(etcd.value("/spillway/cache/one"), None);
     expect(&mut watcher, &["two at [2001:db8::2]:11411"]);
     assert!(one.registrar.status().since.is_none());
-    let told = one.told.lock().unwrap().clone();
+    let notices = one.notices.lock().unwrap().clone();
     let (first, last) = (RegistrarNotice::Registered, RegistrarNotice::Withdrawn);
-    assert!(told.first() == Some(&first) && told.last() == Some(&last), "{told:?}");
+    assert!(notices.first() == Some(&first) && notices.last() == Some(&last), "{notices:?}");
     let _again = register(&source, "one", "10.0.0.3:11411");
     expect(&mut watcher, &["one at 10.0.0.3:11411", "two at [2001:db8::2]:11411"]);
 
-    // A key that somebody removes comes back by itself.
     etcd.remove("/spillway/cache/two");
-    two.wait_told(|notice| matches!(notice, RegistrarNotice::Restored { why } if why.contains("removed")));
-    // Whoever had the list may not have asked in between.
+    two.wait_notice(|notice| matches!(notice, RegistrarNotice::Restored { why } if why.contains("removed")));
+    // A new watcher: the old one may have missed the removal between two requests.
     expect(&mut watch(&source), &["one at 10.0.0.3:11411", "two at [2001:db8::2]:11411"]);
-    // Two of one name take it from each other: it is told.
+    // Two helpers of one name overwrite each other's key, which is reported.
     let _thief = register(&source, "two", "10.0.0.4:11411");
-    two.wait_told(|notice| matches!(notice, RegistrarNotice::Restored { why } if why.contains("same name")));
+    two.wait_notice(
+        |notice| matches!(notice, RegistrarNotice::Restored { why } if why.contains("same name")),
+    );
     assert!(watcher.trouble().is_none());
 }
 
 #[test]
-fn while_etcd_is_stopped_the_last_list_stays_and_an_empty_one_fills_itself() {
+fn the_list_survives_a_stop_and_a_loss_of_etcds_data() {
     let Some(mut etcd) = Etcd::start() else { return };
     let source = etcd.source(PREFIX);
     let (one, two) = (register(&source, "one", "10.0.0.1:1"), register(&source, "two", "10.0.0.2:2"));
     one.wait_registered();
     two.wait_registered();
     let both = ["one at 10.0.0.1:1", "two at 10.0.0.2:2"];
-    // However long the helpers take to come back.
+    // Longer than the helpers need to register again.
     let patient = Settings { grace: Duration::from_secs(3600), ..settings() };
     let mut watcher = Watcher::start(source.parse().unwrap(), patient).unwrap();
     expect(&mut watcher, &both);
@@ -141,19 +138,18 @@ fn while_etcd_is_stopped_the_last_list_stays_and_an_empty_one_fills_itself() {
     etcd.stop();
     expect_notice(&mut watcher, |notice| matches!(notice, Notice::Failed { .. }));
     assert!(watcher.trouble().is_some());
-    one.wait_told(|notice| matches!(notice, RegistrarNotice::Failed { .. }));
-    // Longer than the lease lives: nothing is known of the key any more.
+    one.wait_notice(|notice| matches!(notice, RegistrarNotice::Failed { .. }));
+    // After the lease's time the registrar no longer assumes that the key exists.
     next("not registered", || one.registrar.status().since.is_none().then_some(()));
     assert!(one.registrar.status().trouble.is_some() && one.registrar.status().failures > 0);
 
-    // With its data.
     etcd.start_again();
     expect_notice(&mut watcher, |notice| matches!(notice, Notice::Back { .. }));
     one.wait_registered();
     two.wait_registered();
     assert!(etcd.value("/spillway/cache/one").is_some());
 
-    // With all data lost: helpers register again, one after the other, and clients notice nothing.
+    // etcd starts again without its data: helpers register again, and no list is without them.
     etcd.stop();
     etcd.lose_data();
     etcd.start_again();
@@ -170,12 +166,12 @@ fn while_etcd_is_stopped_the_last_list_stays_and_an_empty_one_fills_itself() {
     });
     let has = |list: &Vec<Entry>, name: &str| list.iter().any(|entry| entry.name.as_deref() == Some(name));
     assert!(lists.iter().all(|list| has(list, "one") && has(list, "two")), "{lists:?}");
-    let told: Vec<Notice> = std::iter::from_fn(|| watcher.poll_notice()).collect();
-    assert!(told.contains(&Notice::OtherCluster), "{told:?}");
+    let notices: Vec<Notice> = std::iter::from_fn(|| watcher.poll_notice()).collect();
+    assert!(notices.contains(&Notice::OtherCluster), "{notices:?}");
 }
 
 #[test]
-fn a_member_that_stands_still_is_left_for_another_and_blocks_nobody() {
+fn requests_move_from_a_frozen_member_to_another() {
     let Some(all) = Etcd::cluster(3) else { return };
     let endpoints: Vec<String> = all.iter().map(Etcd::endpoint).collect();
     let source = format!("etcd:{}{PREFIX}", endpoints.join(","));
@@ -183,20 +179,20 @@ fn a_member_that_stands_still_is_left_for_another_and_blocks_nobody() {
     let one = register(&source, "one", "10.0.0.1:1");
     one.wait_registered();
     expect(&mut watcher, &["one at 10.0.0.1:1"]);
-    // Each in turn: whichever was asked, another goes on.
+    // Freeze each member in turn: requests move to another one.
     for (round, member) in all.iter().enumerate() {
         member.freeze();
         let port = round + 10;
         let next = register(&source, "next", &format!("10.0.0.2:{port}"));
         expect(&mut watcher, &["one at 10.0.0.1:1", &format!("next at 10.0.0.2:{port}")]);
-        // Neither does it hold up whoever ends.
+        // Ending a watcher or a registration does not wait for the frozen member.
         drop(watch(&source));
         next.registrar.withdraw();
         member.thaw();
         member.wait();
         expect(&mut watcher, &["one at 10.0.0.1:1"]);
     }
-    // None answers, then all do.
+    // All members stop answering, then all answer again.
     all.iter().for_each(Etcd::freeze);
     expect_notice(&mut watcher, |notice| matches!(notice, Notice::Failed { .. }));
     all.iter().for_each(Etcd::thaw);
@@ -205,7 +201,7 @@ fn a_member_that_stands_still_is_left_for_another_and_blocks_nobody() {
 }
 
 #[test]
-fn nonsense_is_passed_over_and_told() {
+fn invalid_entries_are_ignored_and_reported() {
     let Some(etcd) = Etcd::start() else { return };
     etcd.put("/spillway/cache/fine", "{\"link\": \"10.0.0.1:1\", \"version\": \"9\", \"later\": [1]}");
     etcd.put("/spillway/cache/text", "10.0.0.2:1");
@@ -221,13 +217,13 @@ fn nonsense_is_passed_over_and_told() {
     expect(&mut watcher, &["fine at 10.0.0.1:1"]);
     let notice = expect_notice(&mut watcher, |notice| matches!(notice, Notice::Skipped { .. }));
     assert!(matches!(notice, Notice::Skipped { entries: 6, .. }), "{notice}");
-    // What was known of a helper stays when its value becomes nonsense.
+    // A helper whose value becomes invalid keeps its last entry.
     etcd.put("/spillway/cache/fine", "nonsense");
     let notice = expect_notice(&mut watcher, |notice| matches!(notice, Notice::Skipped { .. }));
     assert!(notice.to_string().contains("/spillway/cache/fine"), "{notice}");
     etcd.put("/spillway/cache/new", "{\"link\": \"10.0.0.5:1\"}");
     expect(&mut watcher, &["fine at 10.0.0.1:1", "new at 10.0.0.5:1"]);
-    // Revisions that are compacted away are not asked for.
+    // Compaction of old revisions does not disturb the watcher.
     etcd.compact();
     etcd.remove("/spillway/cache/fine");
     expect(&mut watcher, &["new at 10.0.0.5:1"]);
@@ -236,7 +232,7 @@ fn nonsense_is_passed_over_and_told() {
     expect(&mut watcher, &[]);
 }
 
-/// As `helper`, by https.
+/// Files of the user `helper`, for https.
 fn files(etcd: &Etcd, password: &str) -> EtcdFiles {
     let path = etcd.file(&format!("password-{}", password.replace(' ', "-")));
     fs::write(&path, format!("{password}\n")).unwrap();
@@ -264,42 +260,42 @@ fn over_https_with_a_certificate_and_a_password() {
     let one = register_as(access(&right).unwrap(), &source, "one", "10.0.0.1:1");
     expect(&mut watcher, &["one at 10.0.0.1:1"]);
 
-    // Its requests are rarer than a token lives.
+    // The helper's token expires between its requests.
     std::thread::sleep(Duration::from_secs(5));
     let status = one.registrar.status();
     assert!(status.since.is_some() && status.failures == 0, "{status:?}");
 
-    // What is wrong is told, without the password.
+    // Errors are reported without the password.
     let trouble = |files: &EtcdFiles| {
         let mut watcher = watch_as(access(files).unwrap());
         let notice = expect_notice(&mut watcher, |notice| matches!(notice, Notice::Failed { .. }));
         assert!(watcher.poll_list().is_none());
         notice.to_string()
     };
-    let told = trouble(&files(&etcd, "wrong-password"));
-    assert!(told.contains("authentication failed") && !told.contains("wrong-password"), "{told}");
-    let told = trouble(&EtcdFiles { user: None, password_file: None, ..right.clone() });
-    assert!(told.contains("user name is empty"), "{told}");
-    let told = trouble(&EtcdFiles { ca_file: Some(etcd.file("other.pem")), ..right.clone() });
-    assert!(told.contains("certificate") && told.contains("UnknownIssuer"), "{told}");
-    // In TLS 1.3 the refusal may come after the request was begun: then its reason is lost with the connection.
-    let told = trouble(&EtcdFiles { cert_file: None, key_file: None, ..right.clone() });
-    assert!(["ertificate", "Broken pipe", "reset"].iter().any(|why| told.contains(why)), "{told}");
+    let error = trouble(&files(&etcd, "wrong-password"));
+    assert!(error.contains("authentication failed") && !error.contains("wrong-password"), "{error}");
+    let error = trouble(&EtcdFiles { user: None, password_file: None, ..right.clone() });
+    assert!(error.contains("user name is empty"), "{error}");
+    let error = trouble(&EtcdFiles { ca_file: Some(etcd.file("other.pem")), ..right.clone() });
+    assert!(error.contains("certificate") && error.contains("UnknownIssuer"), "{error}");
+    // In TLS 1.3 the rejection may arrive after the request was begun: then its reason is lost with the connection.
+    let error = trouble(&EtcdFiles { cert_file: None, key_file: None, ..right.clone() });
+    assert!(["ertificate", "Broken pipe", "reset"].iter().any(|why| error.contains(why)), "{error}");
 
-    // A password that others can read is refused.
+    // A password file that others can read is an error.
     let password = right.password_file.as_ref().unwrap();
     fs::set_permissions(password, fs::Permissions::from_mode(0o644)).unwrap();
     assert!(access(&right).unwrap_err().to_string().contains("chmod 600"));
 
-    // A helper that goes is gone at once.
+    // A withdrawn helper disappears at once.
     one.registrar.withdraw();
     assert!(one.registrar.wait_withdrawn(Duration::from_secs(60)));
-    assert_eq!(one.told.lock().unwrap().last(), Some(&RegistrarNotice::Withdrawn));
+    assert_eq!(one.notices.lock().unwrap().last(), Some(&RegistrarNotice::Withdrawn));
     expect(&mut watcher, &[]);
 }
 
 #[test]
-fn files_that_do_not_fit_are_refused_with_the_next_step() {
+fn files_that_do_not_fit_give_an_error_with_the_next_step() {
     let Some(etcd) = Etcd::secure(PREFIX) else { return };
     let (https, http) = (etcd.source(PREFIX), "etcd:http://127.0.0.1:1/a/".to_owned());
     let both = format!("etcd:https://127.0.0.1:1,http://127.0.0.1:2{PREFIX}");
@@ -325,18 +321,18 @@ fn files_that_do_not_fit_are_refused_with_the_next_step() {
     assert!(EtcdAccess::read(&none, &http.parse().unwrap()).is_ok());
 }
 
-/// Takes connections, and answers each with `said` for as long as somebody reads.
-fn malicious(said: &'static [u8], pause: Duration) -> String {
+/// Accepts connections, and writes `reply` to each repeatedly until the peer closes it.
+fn malicious(reply: &'static [u8], pause: Duration) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let source = format!("etcd:http://{}{PREFIX}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             std::thread::spawn(move || {
                 let head = b"HTTP/1.1 200 OK\r\nX: ";
-                // Bounded, in case that somebody reads for ever.
+                // Bounded, in case the peer reads for ever.
                 let ends = Instant::now() + Duration::from_secs(60);
-                let _ = stream.write_all(if said.is_empty() { &[] } else { head });
-                while Instant::now() < ends && stream.write_all(said).is_ok() {
+                let _ = stream.write_all(if reply.is_empty() { &[] } else { head });
+                while Instant::now() < ends && stream.write_all(reply).is_ok() {
                     std::thread::sleep(pause);
                 }
             });
@@ -346,16 +342,16 @@ fn malicious(said: &'static [u8], pause: Duration) -> String {
 }
 
 #[test]
-fn an_etcd_that_hangs_drips_or_floods_holds_nobody_up() {
+fn a_server_that_hangs_sends_slowly_or_floods_is_given_up() {
     let slow = Duration::from_millis(100);
-    for (said, pause, why) in [
+    for (reply, pause, why) in [
         (&b""[..], slow, "does not answer in time"),
         (b"x", slow, "does not answer in time"),
         (b"\r\n\r\n {", slow, "does not answer in time"),
         (&[b'x'; 1 << 14], Duration::ZERO, "header is too big"),
         (b"x\r\n\r\n                                            ", Duration::ZERO, "more than 8388608 bytes"),
     ] {
-        let source = malicious(said, pause);
+        let source = malicious(reply, pause);
         let mut watcher = watch(&source);
         let helper = register(&source, "one", "10.0.0.1:1");
         let notice = expect_notice(&mut watcher, |notice| matches!(notice, Notice::Failed { .. }));
@@ -368,10 +364,10 @@ fn an_etcd_that_hangs_drips_or_floods_holds_nobody_up() {
     }
 }
 
-/// Killed, not told to go, also where the test fails.
-struct Mortal(Child);
+/// Kills its process on drop, also when the test fails.
+struct KillOnDrop(Child);
 
-impl Drop for Mortal {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -397,7 +393,7 @@ fn a_helper_that_is_killed_disappears_with_its_lease() {
         .env(INSIDE, &source)
         .stdout(Stdio::null())
         .spawn();
-    let child = Mortal(child.unwrap());
+    let child = KillOnDrop(child.unwrap());
     expect(&mut watcher, &["mortal at 10.0.0.1:1", "other at 10.0.0.2:1"]);
     drop(child);
     expect(&mut watcher, &["other at 10.0.0.2:1"]);

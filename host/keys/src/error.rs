@@ -1,4 +1,4 @@
-//! What is wrong with a key file, and what to do about it.
+//! Errors of key files, with the operator's next step.
 
 use std::fmt;
 use std::io;
@@ -6,43 +6,42 @@ use std::path::PathBuf;
 
 use spillway_auth::KeyError;
 
-/// What is wrong with which key file. Its text tells the operator the next step.
+/// An error of a key file. Its text contains the operator's next step.
 #[derive(Debug)]
 pub struct KeyFileError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What is wrong.
+    /// The error.
     pub problem: Problem,
 }
 
-/// What is wrong with which file of another program's secret. Its text tells the operator the next step, and nothing of
-/// the secret.
+/// An error of another program's secret file. Its text contains the operator's next step, and no part of the secret.
 #[derive(Debug)]
 pub struct SecretFileError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What is wrong.
+    /// The error.
     pub problem: Problem,
 }
 
-/// What is wrong with a key file, or with another secret's.
+/// What is wrong with a key file or another secret's file.
 #[derive(Debug)]
 pub enum Problem {
-    /// It cannot be opened or read.
+    /// The file cannot be opened or read.
     Read(io::Error),
-    /// It is a directory, a pipe or a device.
+    /// The path is a directory, a pipe or a device.
     NotAFile,
-    /// Others than its owner may read or write it; this is its mode.
+    /// Users other than the owner may use the file. Holds its mode.
     Mode(u32),
-    /// It is longer than any key file.
+    /// The file is longer than allowed.
     TooLong,
-    /// Its text is not a key.
+    /// The text is not a key.
     Text(KeyError),
-    /// A key is never overwritten.
+    /// The file exists already. Keys are never overwritten.
     Exists,
-    /// It cannot be written.
+    /// The file cannot be written.
     Write(io::Error),
-    /// The system has no random bytes for a key.
+    /// The kernel gives no random bytes for a key.
     Random(io::Error),
 }
 

@@ -1,5 +1,3 @@
-//! Reading and writing key files.
-
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -11,32 +9,29 @@ use zeroize::Zeroizing;
 use crate::error::{KeyFileError, Problem, SecretFileError};
 use crate::random::fresh_key;
 
-/// A key file has 80 bytes; white space around the key is forgiven.
+/// A key file has 80 bytes; the rest allows white space around the key.
 const FILE_BYTES_MAX: usize = 256;
-/// Bits of a mode that let others than the owner in.
+/// Mode bits that give access to users other than the owner.
 const OTHERS: u32 = 0o077;
-/// Of these, what a group may have of root's files.
+/// Mode bit that a group may have on files of root.
 const GROUP_READS: u32 = 0o040;
 
-/// Whether a file of this mode and owner is for its owner only. One of root's may also be for a group to read: that
-/// is how root gives a key to a service, and what systemd's credentials look like.
+/// Whether only the owner may use a file of this mode and owner. A file of root may also be readable by a group: root
+/// gives keys to services this way, and so does systemd for credentials.
 fn is_private(mode: u32, owner: u32) -> bool {
     let others = mode & OTHERS;
     others == 0 || (owner == 0 && others == GROUP_READS)
 }
 
-/// Reads a key. The file must be a regular one that only its owner may use (mode 0600 or 0400), or one of root's that
-/// a group may read (0640 or 0440).
+/// Reads a key. The file must be a regular one that only its owner may use (mode 0600 or 0400), or one of root that a
+/// group may read (0640 or 0440).
 pub fn read_key_file(path: impl AsRef<Path>) -> Result<Key, KeyFileError> {
     let path = path.as_ref();
     read(path).map_err(|problem| KeyFileError { path: path.to_owned(), problem })
 }
 
-/// Reads another program's secret, such as a password or a private key, of at most `bytes_max` bytes. The file must be
-/// as private as a key file.
-///
-/// # Errors
-/// What is wrong with the file, and the next step.
+/// Reads another program's secret, such as a password, of at most `bytes_max` bytes. Fails unless the file is as
+/// private as a key file.
 pub fn read_secret_file(
     path: impl AsRef<Path>,
     bytes_max: usize,
@@ -46,7 +41,7 @@ pub fn read_secret_file(
     read.map_err(|problem| SecretFileError { path: path.to_owned(), problem })
 }
 
-/// Makes a new key and writes it to a file that does not exist yet, with mode 0600.
+/// Makes a new key and writes it to a new file with mode 0600.
 pub fn write_new_key_file(path: impl AsRef<Path>) -> Result<Key, KeyFileError> {
     let path = path.as_ref();
     write_new(path).map_err(|problem| KeyFileError { path: path.to_owned(), problem })
@@ -54,19 +49,19 @@ pub fn write_new_key_file(path: impl AsRef<Path>) -> Result<Key, KeyFileError> {
 
 fn read(path: &Path) -> Result<Key, Problem> {
     let text = read_text(open_private(path)?, FILE_BYTES_MAX)?;
-    // Not UTF-8, so certainly no key: say that.
+    // A text that is not UTF-8 is not a key.
     let text = text.map_err(|_| Problem::Text(spillway_auth::KeyError::Prefix))?;
     Key::parse(&text).map_err(Problem::Text)
 }
 
 fn open_private(path: &Path) -> Result<File, Problem> {
-    // Not to hang on a pipe that nobody writes to.
+    // O_NONBLOCK: opening a pipe without a writer must not hang.
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)
         .map_err(Problem::Read)?;
-    // Asked of the open file: a name may change its meaning meanwhile.
+    // Metadata of the open file: the path may refer to another file by now.
     let metadata = file.metadata().map_err(Problem::Read)?;
     if !metadata.is_file() {
         return Err(Problem::NotAFile);
@@ -77,9 +72,9 @@ fn open_private(path: &Path) -> Result<File, Problem> {
     Ok(file)
 }
 
-/// The text, or the error that says that it is not UTF-8.
+/// Returns the text, or the inner error if it is not UTF-8.
 fn read_text(file: File, bytes_max: usize) -> Result<io::Result<Zeroizing<String>>, Problem> {
-    // Its full size from the start: a string that grows leaves copies of the secret behind.
+    // Full capacity from the start: a string that grows leaves copies of the secret in memory.
     let mut text = Zeroizing::new(String::with_capacity(bytes_max + 1));
     match file.take(bytes_max as u64 + 1).read_to_string(&mut text) {
         Ok(length) if length > bytes_max => Err(Problem::TooLong),
@@ -99,7 +94,7 @@ fn write_new(path: &Path) -> Result<Key, Problem> {
     )?;
     let written = file.write_all(key.to_text().as_bytes()).and_then(|()| file.sync_all());
     if let Err(error) = written {
-        // Half a key is no use to anybody; that it is in the way is the lesser trouble.
+        // Do not leave a truncated key file. If removing it fails too, the error reported is that of writing.
         let _ = fs::remove_file(path);
         return Err(Problem::Write(error));
     }
@@ -114,7 +109,6 @@ mod tests {
 
     use super::*;
 
-    /// A directory of this test's own, removed when it is done.
     struct Directory(PathBuf);
 
     impl Directory {
@@ -145,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn a_written_key_can_be_read() {
         let directory = Directory::new();
         let path = directory.file("cache.key");
         let key = write_new_key_file(&path).unwrap();
@@ -164,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_may_use_is_refused_with_the_cure() {
+    fn a_file_that_others_may_use_is_an_error_with_the_next_step() {
         let directory = Directory::new();
         let path = directory.file("cache.key");
         write_new_key_file(&path).unwrap();
@@ -185,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_named() {
+    fn files_that_are_not_keys_give_their_own_errors() {
         let directory = Directory::new();
         let problem = |path: PathBuf| read_key_file(path).unwrap_err().problem;
         assert!(matches!(problem(directory.file("none")), Problem::Read(_)));
@@ -197,22 +191,22 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_of_another_program_is_as_private_as_a_key() {
+    fn a_secret_file_must_be_as_private_as_a_key_file() {
         let directory = Directory::new();
         let path = directory.write("password", b"open sesame\n");
         assert_eq!(read_secret_file(&path, 12).unwrap().as_str(), "open sesame\n");
-        let told = |path: &Path, bytes_max| read_secret_file(path, bytes_max).unwrap_err().to_string();
-        assert!(told(&path, 11).contains("is too long"));
-        assert!(told(&directory.write("binary", &[0xff; 8]), 12).contains("UTF-8"));
+        let error = |path: &Path, bytes_max| read_secret_file(path, bytes_max).unwrap_err().to_string();
+        assert!(error(&path, 11).contains("is too long"));
+        assert!(error(&directory.write("binary", &[0xff; 8]), 12).contains("UTF-8"));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        let open = told(&path, 12);
+        let open = error(&path, 12);
         assert!(open.contains("chmod 600") && !open.contains("sesame"), "{open}");
-        let none = told(&directory.file("none"), 12);
+        let none = error(&directory.file("none"), 12);
         assert!(none.contains("cannot read") && !none.contains("key new"), "{none}");
     }
 
     #[test]
-    fn a_name_that_does_not_exist_tells_how_to_make_it() {
+    fn a_missing_key_file_is_an_error_with_the_command_that_makes_one() {
         let directory = Directory::new();
         let error = read_key_file(directory.file("none")).unwrap_err();
         assert!(error.to_string().contains("spillway key new"), "{error}");

@@ -1,7 +1,5 @@
-//! Key files and fresh random bytes, for everything that opens or accepts links.
-//!
-//! A key file holds one line, as [`spillway_auth::Key`] writes it. It must be readable by its owner only:
-//! whoever can read it can speak for every client.
+//! Key files and random bytes for programs that open or accept links. A key file holds one line, in the format of
+//! [`spillway_auth::Key`]. Only its owner may read it: a reader of the key can act for every client.
 #![forbid(unsafe_code)]
 
 mod error;

@@ -1,4 +1,4 @@
-//! Fresh random bytes from the kernel.
+//! Random bytes from the kernel.
 
 use std::io;
 
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_comes_twice() {
+    fn no_value_repeats() {
         assert_ne!(fresh_nonce().unwrap(), fresh_nonce().unwrap());
         assert_ne!(fresh().unwrap().nonce(), fresh().unwrap().nonce());
         assert_ne!(fresh_key().unwrap().id(), fresh_key().unwrap().id());

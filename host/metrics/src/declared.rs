@@ -1,9 +1,7 @@
-//! A metric and where its samples come from, in one place.
-
 use crate::exposition::{Exposition, Family, Kind, Metric};
 
-/// A metric, and how its samples are taken from a snapshot of type `T`. A program has a list of these, beside
-/// [those of every process](crate::process::METRICS).
+/// A metric, and the function that takes its samples from a snapshot of type `T`. A program has a list of these,
+/// besides [those of every process](crate::process::METRICS).
 #[derive(Debug)]
 pub struct Declared<T> {
     metric: Metric,
@@ -11,7 +9,7 @@ pub struct Declared<T> {
 }
 
 impl<T> Declared<T> {
-    /// What only rises.
+    /// A counter: its value only rises.
     pub const fn counter(
         name: &'static str,
         labels: &'static [&'static str],
@@ -21,7 +19,7 @@ impl<T> Declared<T> {
         Declared { metric: Metric { name, kind: Kind::Counter, help, labels }, samples }
     }
 
-    /// What rises and falls.
+    /// A gauge: its value rises and falls.
     pub const fn gauge(
         name: &'static str,
         labels: &'static [&'static str],
@@ -31,7 +29,7 @@ impl<T> Declared<T> {
         Declared { metric: Metric { name, kind: Kind::Gauge, help, labels }, samples }
     }
 
-    /// A distribution.
+    /// A histogram.
     pub const fn histogram(
         name: &'static str,
         labels: &'static [&'static str],
@@ -52,7 +50,7 @@ impl<T> Declared<T> {
         metrics
     }
 
-    /// Tells all metrics of a list.
+    /// Writes all metrics of a list with their samples.
     pub fn tell(all: &[Declared<T>], snapshot: &T, out: &mut Exposition) {
         for declared in all {
             (declared.samples)(snapshot, &mut out.family(&declared.metric));
@@ -65,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_told_with_its_samples_and_listed() {
+    fn each_metric_is_listed_and_written_with_its_samples() {
         const ALL: [Declared<u64>; 2] = [
             Declared::counter("a_total", &[], "As.", |n, family| family.count(&[], *n)),
             Declared::gauge("b", &["kind"], "Bs.", |n, family| family.count(&["x"], n + 1)),

@@ -1,26 +1,26 @@
 //! Prometheus' text format, version 0.0.4.
 //!
-//! Our own writer, because the figures are snapshots that network threads are asked for, not counters that live
-//! in a registry; and because this version of the format is the one that every scraper and `promtool` reads.
+//! This is not a client library's registry, because the figures are snapshots that network threads return on request,
+//! not counters in a registry. Every scraper and `promtool` reads this version of the format.
 
 use std::fmt::Write as _;
 
-/// Of an answer in this format.
+/// Content type of this format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What a metric is.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only rises, until a restart. Its name ends in `_total`.
+    /// Only rises, until a restart. The metric's name ends in `_total`.
     Counter,
     /// Rises and falls.
     Gauge,
-    /// Distribution.
+    /// A distribution in buckets.
     Histogram,
 }
 
 impl Kind {
-    /// As the format calls it.
+    /// The kind's name in the format.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Counter => "counter",
@@ -30,31 +30,31 @@ impl Kind {
     }
 }
 
-/// One metric: what it is called, and what it says.
+/// Description of one metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// With its unit last: `_seconds`, `_bytes`, and `_total` after it for counters.
+    /// Name with its unit last: `_seconds`, `_bytes`, and `_total` after it for counters.
     pub name: &'static str,
-    /// What it is.
+    /// Counter, gauge or histogram.
     pub kind: Kind,
-    /// One sentence.
+    /// Help text: one sentence.
     pub help: &'static str,
-    /// Names of its labels.
+    /// Names of the labels.
     pub labels: &'static [&'static str],
 }
 
 impl Metric {
-    /// What only rises.
+    /// A counter: its value only rises.
     pub const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
         Metric { name, kind: Kind::Counter, help, labels }
     }
 
-    /// What rises and falls.
+    /// A gauge: its value rises and falls.
     pub const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
         Metric { name, kind: Kind::Gauge, help, labels }
     }
 
-    /// A distribution.
+    /// A histogram.
     pub const fn histogram(
         name: &'static str,
         labels: &'static [&'static str],
@@ -64,34 +64,34 @@ impl Metric {
     }
 }
 
-/// An answer as it is written.
+/// Text of an answer, written metric by metric.
 #[derive(Debug, Default)]
 pub struct Exposition {
     text: String,
 }
 
 impl Exposition {
-    /// An empty one.
+    /// An empty text.
     pub fn new() -> Exposition {
         Exposition::default()
     }
 
-    /// Begins a metric. All its samples go to what this returns: the format wants them together.
+    /// Begins a metric. Write all its samples to the result: the format requires them together.
     pub fn family(&mut self, metric: &Metric) -> Family<'_> {
         let (name, kind) = (metric.name, metric.kind.name());
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.text, "# HELP {name} {}", escaped(metric.help, false));
         let _ = writeln!(self.text, "# TYPE {name} {kind}");
         Family { text: &mut self.text, metric: *metric }
     }
 
-    /// The whole answer.
+    /// The complete text.
     pub fn into_text(self) -> String {
         self.text
     }
 }
 
-/// Where samples of one metric go.
+/// Writer for the samples of one metric.
 #[derive(Debug)]
 pub struct Family<'a> {
     text: &'a mut String,
@@ -99,18 +99,18 @@ pub struct Family<'a> {
 }
 
 impl Family<'_> {
-    /// One sample, with the labels' values in the metric's order.
+    /// Writes one sample, with the labels' values in the metric's order.
     pub fn sample(&mut self, values: &[&str], value: f64) {
         self.line("", values, None, value);
     }
 
-    /// A counter's sample. Beyond 2^53 it loses its last digits, as it does in Prometheus.
+    /// Writes a counter's sample. Values beyond 2^53 lose their last digits, as in Prometheus.
     pub fn count(&mut self, values: &[&str], count: u64) {
         self.sample(values, count as f64);
     }
 
-    /// A histogram: upper bounds, the counts of their buckets and one more for what lies beyond, the sum of all
-    /// values.
+    /// Writes a histogram: upper bounds, the counts of their buckets and of one more beyond the last bound, and the sum
+    /// of all values.
     pub fn histogram(
         &mut self,
         values: &[&str],

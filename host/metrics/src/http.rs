@@ -1,4 +1,5 @@
-//! An HTTP server for a few readers: one request a connection, each on a thread of its own, all bounded.
+//! An HTTP server for a few readers: one request for each connection, each on its own thread; connections, bytes and
+//! time are bounded.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,25 +13,26 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::request::{REQUEST_BYTES_MAX, Request, RequestError};
 
-/// Connections at one time; more are told to come again.
+/// Maximal number of connections at one time; more get status 503.
 const CONNECTIONS_MAX: usize = 16;
 /// From the beginning of a connection to the last byte of its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What a peer may send after its request, and how long, so that closing does not cut our answer short.
+/// Bytes and time for what a peer sends after its request: closing with unread bytes would reset the connection and cut
+/// our answer short.
 const LEFTOVER_BYTES_MAX: usize = 64 * 1024;
 const LEFTOVER_PATIENCE: Duration = Duration::from_millis(500);
-/// After an accept that failed, which is for want of descriptors.
+/// Pause after a failed accept, which means a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const BUSY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-/// An answer.
+/// An HTTP answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// 200, 404 or 503.
+    /// Status code; handlers use 200, 404 and 503.
     pub status: u16,
-    /// Of the body.
+    /// Content type of the body.
     pub content_type: &'static str,
     /// The body.
     pub body: String,
@@ -42,7 +44,7 @@ impl Response {
         Response { status: 200, content_type, body }
     }
 
-    /// An answer in words.
+    /// An answer in plain text.
     pub fn text(status: u16, body: impl Into<String>) -> Response {
         Response { status, content_type: "text/plain; charset=utf-8", body: body.into() }
     }
@@ -50,7 +52,7 @@ impl Response {
 
 type Handler = dyn Fn(&Request) -> Response + Send + Sync;
 
-/// A running server. Takes no more connections once dropped.
+/// A running server. Dropping it ends the server.
 #[derive(Debug)]
 pub struct HttpServer {
     address: SocketAddr,
@@ -59,20 +61,14 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Listens; nobody is answered before [`serve`](Self::serve). Bound early, a taken address is an error at start.
-    ///
-    /// # Errors
-    /// The address cannot be listened on.
+    /// Listens, so that a taken address is an error at the program's start; [`serve`](Self::serve) starts answering.
     pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         Ok(listener)
     }
 
-    /// Answers every request by `handler`, on threads that have nothing else to do.
-    ///
-    /// # Errors
-    /// The host has no thread or descriptor left.
+    /// Answers every request by `handler`, on threads of its own. Fails if the host has no thread or descriptor left.
     pub fn serve(
         listener: TcpListener,
         handler: impl Fn(&Request) -> Response + Send + Sync + 'static,
@@ -85,7 +81,7 @@ impl HttpServer {
         Ok(HttpServer { address, stop, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The address of the listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -93,7 +89,7 @@ impl HttpServer {
 
 impl Drop for HttpServer {
     fn drop(&mut self) {
-        // Fails only when the counter is full, and then the thread is told already.
+        // Fails only when the counter is full: then the descriptor is readable already.
         let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -105,7 +101,7 @@ fn accept_all(listener: &TcpListener, stop: &OwnedFd, handler: &Arc<Handler>) {
     let connections = Arc::new(AtomicUsize::new(0));
     loop {
         let mut waits = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-        // Interrupted by a signal: looked at again.
+        // After a signal the loop polls again.
         let _ = poll(&mut waits, None);
         if !waits[1].revents().is_empty() {
             return;
@@ -121,7 +117,7 @@ fn accept_all(listener: &TcpListener, stop: &OwnedFd, handler: &Arc<Handler>) {
 fn start(stream: TcpStream, connections: &Arc<AtomicUsize>, handler: &Arc<Handler>) {
     let place = Place::taken(connections);
     if connections.load(Ordering::Relaxed) > CONNECTIONS_MAX {
-        // Its buffer is empty, so this does not wait, and what does not fit is no loss.
+        // The socket's buffer is empty, so the answer fits. A failed write only costs a refused peer its answer.
         let _ = stream.set_nonblocking(true);
         let _ = (&stream).write(BUSY);
         return;
@@ -129,14 +125,14 @@ fn start(stream: TcpStream, connections: &Arc<AtomicUsize>, handler: &Arc<Handle
     let handler = Arc::clone(handler);
     let run = move || {
         let _place = place;
-        // A peer that goes away misses its answer; nobody else is concerned.
+        // An error means that the peer closed the connection: only its own answer is lost.
         let _ = answer(stream, &*handler);
     };
-    // Without a thread the peer sees its connection end, and comes again.
+    // If no thread can be started, dropping the stream closes the connection, and the peer tries again.
     let _ = std::thread::Builder::new().name("http-answer".into()).spawn(run);
 }
 
-/// One of the connections, counted until it is dropped, a panic included.
+/// Counts one connection until it is dropped, also by a panic.
 struct Place(Arc<AtomicUsize>);
 
 impl Place {
@@ -167,7 +163,7 @@ fn answer(mut stream: TcpStream, handler: &Handler) -> io::Result<()> {
     read_leftover(&mut stream)
 }
 
-/// `None`: the peer went away without asking.
+/// `None`: the peer closed the connection without a request.
 fn read_request(
     stream: &mut TcpStream,
     deadline: Instant,
@@ -218,7 +214,7 @@ fn read_leftover(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Sets a timeout to what is left; false when nothing is.
+/// Sets a timeout to the time left until the deadline. Returns false when it has passed.
 fn is_time_left(deadline: Instant, set: impl FnOnce(Duration) -> io::Result<()>) -> io::Result<bool> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -233,12 +229,12 @@ fn is_timeout(error: &io::Error) -> bool {
 }
 
 fn refusal(error: RequestError) -> Response {
-    let (status, words) = error.status();
-    Response::text(status, format!("{words}\n"))
+    let (status, reason) = error.status();
+    Response::text(status, format!("{reason}\n"))
 }
 
 fn head(response: &Response) -> String {
-    let words = match response.status {
+    let reason = match response.status {
         200 => "OK",
         404 => "Not Found",
         405 => "Method Not Allowed",
@@ -248,9 +244,9 @@ fn head(response: &Response) -> String {
         _ => "Bad Request",
     };
     let allow = if response.status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
-    // Pages here have styles of their own and nothing else: what a client's name could smuggle in would not run.
+    // Pages contain inline styles and no scripts; a script injected through a client's name would not run.
     format!(
-        "HTTP/1.1 {} {words}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}Cache-Control: no-store\r\n\
+        "HTTP/1.1 {} {reason}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}Cache-Control: no-store\r\n\
          X-Content-Type-Options: nosniff\r\nContent-Security-Policy: default-src 'none'; style-src \
          'unsafe-inline'\r\nConnection: close\r\n\r\n",
         response.status,

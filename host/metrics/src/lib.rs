@@ -1,10 +1,8 @@
-//! Metrics and status over HTTP, for Prometheus, for `curl` and for a browser.
+//! Metrics and status over HTTP, for Prometheus, `curl` and browsers.
 //!
-//! - [`HttpServer`]: GET and HEAD, bounded in connections, bytes and time, on threads of its own
+//! - [`HttpServer`]: answers GET and HEAD on its own threads, with bounds on connections, bytes and time
 //! - [`Exposition`]: Prometheus' text format; [`Declared`]: a metric and its samples in one place
-//! - [`process`]: what Prometheus' conventions want of every process
-//!
-//! Nothing here knows what is measured.
+//! - [`process`]: the metrics that Prometheus' conventions ask of every process
 #![forbid(unsafe_code)]
 
 mod declared;

@@ -1,4 +1,4 @@
-//! What Prometheus' conventions want of every process, read from `/proc`.
+//! The metrics that Prometheus' conventions ask of every process, read from `/proc` and by system calls.
 
 use std::fs;
 use std::time::Duration;
@@ -15,10 +15,10 @@ const FILES_MAX: Metric =
 const START: Metric =
     Metric::gauge("process_start_time_seconds", &[], "When the process started, since the epoch.");
 
-/// All of them.
+/// The metrics that [`expose`] writes.
 pub const METRICS: &[Metric] = &[CPU, RESIDENT, OPEN_FILES, FILES_MAX, START];
 
-/// Writes what this process's host tells. `started`: seconds since the epoch.
+/// Writes this process's metrics. `started`: seconds since the epoch.
 pub fn expose(exposition: &mut Exposition, started: f64) {
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     exposition.family(&CPU).sample(&[], cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9);

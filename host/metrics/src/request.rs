@@ -1,35 +1,35 @@
-//! The head of an HTTP request, as far as a read-only server has to understand it (RFC 9112).
+//! Parsing of an HTTP request's head, as far as a read-only server needs it (RFC 9112).
 
 use std::str;
 
-/// The longest request line and headers that are read.
+/// Maximal length of request line and headers, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 8 * 1024;
 const HEADERS_MAX: usize = 64;
 
-/// What is asked for.
+/// A parsed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// With its leading slash, undecoded, without query.
+    /// Path with its leading slash, undecoded, without the query.
     pub path: String,
-    /// HEAD: the answer's body is left out.
+    /// The method is HEAD: the answer has no body.
     pub head_only: bool,
 }
 
 /// Why a request is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestError {
-    /// It is no HTTP request.
+    /// Not an HTTP request.
     Malformed,
-    /// Its head is longer than [`REQUEST_BYTES_MAX`], or has too many headers.
+    /// The head is longer than [`REQUEST_BYTES_MAX`], or has too many headers.
     TooLong,
-    /// Another method than GET and HEAD.
+    /// A method other than GET and HEAD.
     Method,
-    /// It did not come in time.
+    /// The request was not complete in time.
     TimedOut,
 }
 
 impl RequestError {
-    /// The status line's code and words.
+    /// Code and reason phrase of the status line.
     pub fn status(self) -> (u16, &'static str) {
         match self {
             RequestError::Malformed => (400, "Bad Request"),
@@ -41,10 +41,7 @@ impl RequestError {
 }
 
 impl Request {
-    /// Reads a request's head. `None`: there is more to come; never for [`REQUEST_BYTES_MAX`] bytes and more.
-    ///
-    /// # Errors
-    /// What is wrong with it.
+    /// Parses a request's head. `None`: incomplete, only for fewer than [`REQUEST_BYTES_MAX`] bytes.
     pub fn parse(bytes: &[u8]) -> Result<Option<Request>, RequestError> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
@@ -66,7 +63,7 @@ impl Request {
     }
 }
 
-/// The path of a target in origin form, or in the absolute form that servers must take, too (§3.2.2).
+/// The path of a target in origin form, or in absolute form, which servers must accept too (RFC 9112 §3.2.2).
 fn path(target: &str) -> Option<&str> {
     let path = match target.strip_prefix("http://") {
         Some(rest) => rest.find('/').map_or("/", |slash| &rest[slash..]),
@@ -127,7 +124,7 @@ mod tests {
         }
 
         #[test]
-        fn what_never_ends_is_bounded(byte in any::<u8>()) {
+        fn a_request_without_an_end_is_an_error(byte in any::<u8>()) {
             let bytes = [b"GET / HTTP/1.1\r\nA: ".as_slice(), &[byte; REQUEST_BYTES_MAX]].concat();
             prop_assert!(!matches!(Request::parse(&bytes), Ok(None)));
         }

@@ -1,4 +1,4 @@
-//! The HTTP server on real connections: what it answers, and what it does not put up with.
+//! The HTTP server on real connections: answers, errors and bounds.
 
 #[path = "support/strict.rs"]
 mod strict;
@@ -57,7 +57,7 @@ fn answers_get_and_head() {
 }
 
 #[test]
-fn refuses_what_it_is_not_for() {
+fn other_methods_and_malformed_requests_are_errors() {
     let server = server(echo);
     for (request, status) in [
         (b"POST /a HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc".to_vec(), "405"),
@@ -70,7 +70,7 @@ fn refuses_what_it_is_not_for() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
         assert_eq!(answer.contains("Allow: GET, HEAD"), status == "405", "{answer}");
     }
-    // Gone in the midst of it.
+    // The peer closes its direction within the request.
     let mut stream = connect(server.address());
     stream.write_all(b"GET / HT").unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
@@ -78,7 +78,7 @@ fn refuses_what_it_is_not_for() {
     assert!(exchange(server.address(), b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
 }
 
-/// A handler that waits until it is let go.
+/// Releases the requests of a handler that waits.
 struct Gate {
     entered: Receiver<()>,
     go: SyncSender<()>,
@@ -97,7 +97,7 @@ fn gated() -> (HttpServer, Gate) {
 }
 
 #[test]
-fn connections_are_bounded_and_the_rest_is_told() {
+fn connections_are_bounded_and_more_get_status_503() {
     let (server, gate) = gated();
     let mut taken: Vec<TcpStream> = Vec::new();
     for _ in 0..16 {
@@ -118,13 +118,13 @@ fn connections_are_bounded_and_the_rest_is_told() {
 #[test]
 fn a_handler_that_panics_costs_its_own_connection_only() {
     let server = server(|request| {
-        assert!(request.path != "/panic", "as it was asked to");
+        assert!(request.path != "/panic", "the test asks for a panic");
         Response::text(200, "fine\n")
     });
     for _ in 0..20 {
         assert_eq!(exchange(server.address(), b"GET /panic HTTP/1.1\r\n\r\n"), "");
     }
-    // Their places are free again, soon.
+    // The panicked handlers' connections no longer count.
     let deadline = std::time::Instant::now() + PATIENCE;
     while !exchange(server.address(), b"GET / HTTP/1.1\r\n\r\n").ends_with("fine\n") {
         assert!(std::time::Instant::now() < deadline);
@@ -138,11 +138,11 @@ fn ends_when_it_is_dropped() {
     drop(server);
     assert!(TcpStream::connect(address).is_err());
     let again = HttpServer::bind(address).expect("the port is free");
-    assert!(HttpServer::bind(again.local_addr().unwrap()).is_err(), "and taken again");
+    assert!(HttpServer::bind(again.local_addr().unwrap()).is_err(), "the port is taken");
 }
 
 #[test]
-fn a_process_tells_what_it_is() {
+fn process_metrics_are_exposed() {
     let server = server(|_| {
         let mut exposition = Exposition::new();
         process::expose(&mut exposition, 1.5e9);
@@ -151,9 +151,11 @@ fn a_process_tells_what_it_is() {
     let answer = exchange(server.address(), b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.contains("Content-Type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
-    let told = strict::read(body);
-    assert!(process::METRICS.iter().all(|metric| told.contains_key(metric.name)));
-    assert!(told["process_resident_memory_bytes"].sum(&[]) > 1e5);
-    assert!(told["process_open_fds"].sum(&[]) > 2.0 && told["process_cpu_seconds_total"].sum(&[]) > 0.0);
-    assert_eq!(told["process_start_time_seconds"].sum(&[]), 1.5e9);
+    let metrics = strict::read(body);
+    assert!(process::METRICS.iter().all(|metric| metrics.contains_key(metric.name)));
+    assert!(metrics["process_resident_memory_bytes"].sum(&[]) > 1e5);
+    assert!(
+        metrics["process_open_fds"].sum(&[]) > 2.0 && metrics["process_cpu_seconds_total"].sum(&[]) > 0.0
+    );
+    assert_eq!(metrics["process_start_time_seconds"].sum(&[]), 1.5e9);
 }

@@ -1,4 +1,4 @@
-//! Addresses as operators write them.
+//! Parsing of addresses in configurations and on command lines.
 
 use std::fmt;
 use std::io;
@@ -15,9 +15,9 @@ pub struct AddressError {
 enum Problem {
     NotAnAddress,
     NoPort,
-    /// This text is not a port.
+    /// The port's text.
     NotAPort(String),
-    /// An IPv6 address without brackets around it.
+    /// An IPv6 address without brackets.
     Brackets {
         host: String,
         port: String,
@@ -44,10 +44,8 @@ impl fmt::Display for AddressError {
 
 impl std::error::Error for AddressError {}
 
-/// The server's link port: `HOST:PORT`; `:PORT` and `PORT` mean this host. Looks names up.
-///
-/// # Errors
-/// It is no address, or its name is not known.
+/// Parses a server's link port: `HOST:PORT`; `:PORT` and `PORT` mean this host. Fails for other texts and unknown
+/// names.
 pub fn server_address(text: &str) -> Result<SocketAddr, AddressError> {
     let error = |problem| AddressError { text: text.to_owned(), problem };
     let port = text.strip_prefix(':').unwrap_or(text);
@@ -57,19 +55,14 @@ pub fn server_address(text: &str) -> Result<SocketAddr, AddressError> {
     look_up(text)?.into_iter().next().ok_or_else(|| error(Problem::NotFound))
 }
 
-/// One address to listen on, as of [`listen_addresses`]; the IPv4 one where there are two.
-///
-/// # Errors
-/// It is no address, or its name is not known.
+/// The first address of [`listen_addresses`], which is IPv4 for `:PORT`. Fails for other texts and unknown names.
 pub fn listen_address(text: &str) -> Result<SocketAddr, AddressError> {
     let error = || AddressError { text: text.to_owned(), problem: Problem::NotFound };
     listen_addresses(text)?.into_iter().next().ok_or_else(error)
 }
 
-/// Where to listen: `HOST:PORT`, `:PORT` for every address of this host, `PORT` for loopback only. Looks names up.
-///
-/// # Errors
-/// It is no address, or its name is not known.
+/// Parses addresses to listen on: `HOST:PORT`, `:PORT` for every address of this host, `PORT` for loopback only. Fails
+/// for other texts and unknown names.
 pub fn listen_addresses(text: &str) -> Result<Vec<SocketAddr>, AddressError> {
     let error = |problem| AddressError { text: text.to_owned(), problem };
     if let Ok(port) = text.parse::<u16>() {
@@ -78,7 +71,7 @@ pub fn listen_addresses(text: &str) -> Result<Vec<SocketAddr>, AddressError> {
     if let Some(port) = text.strip_prefix(':').filter(|rest| !rest.contains(':')) {
         let port = port.parse::<u16>().map_err(|_| error(Problem::NotAPort(port.to_owned())))?;
         let mut all: Vec<SocketAddr> = vec![(Ipv4Addr::UNSPECIFIED, port).into()];
-        // A host may have no IPv6.
+        // The host may not support IPv6.
         if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
             all.push((Ipv6Addr::UNSPECIFIED, port).into());
         }
@@ -94,7 +87,7 @@ fn look_up(text: &str) -> Result<Vec<SocketAddr>, AddressError> {
         return Ok(vec![address]);
     }
     let Some((host, port)) = text.rsplit_once(':') else {
-        // What begins with a digit and is no dotted address is meant to be a port.
+        // A text that begins with a digit and has no dots is meant to be a port.
         let is_port = text.starts_with(|first: char| first.is_ascii_digit()) && !text.contains('.');
         return Err(error(if is_port { Problem::NotAPort(text.to_owned()) } else { Problem::NoPort }));
     };
@@ -119,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_what_is_missing() {
+    fn errors_name_the_mistake() {
         for (text, why) in [
             ("10.0.0.1", "no port"),
             ("a:b:1", "not an address"),
@@ -140,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn short_forms_mean_loopback_or_everything() {
+    fn a_port_alone_means_loopback_and_a_colon_all_addresses() {
         let text = |text| listen_addresses(text).unwrap().iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(text("1001"), ["127.0.0.1:1001"]);
         assert_eq!(text(":1002")[0], "0.0.0.0:1002");

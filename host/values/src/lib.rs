@@ -1,4 +1,4 @@
-//! Values as operators write them, on command lines and in files: the one parser of each.
+//! Parsers of the values in configuration files and on command lines: one for each kind.
 #![forbid(unsafe_code)]
 
 mod address;

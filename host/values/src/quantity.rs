@@ -15,16 +15,16 @@ const TIMES: [(&str, u64); 7] = [
 const RATES: [(&str, u64); 3] = [("kbit", 1_000), ("Mbit", 1_000_000), ("Gbit", 1_000_000_000)];
 const SIZES: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
-/// What is wrong with a time or a size.
+/// Why a text is not a time, a size or a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueError {
-    /// It is no time.
+    /// The text is not a time.
     Time,
-    /// It is no size.
+    /// The text is not a size.
     Size,
-    /// It is no rate.
+    /// The text is not a rate.
     Rate,
-    /// It is larger than any.
+    /// The value exceeds 64 bits in the smallest unit.
     TooLarge,
 }
 
@@ -47,31 +47,22 @@ impl fmt::Display for ValueError {
 
 impl std::error::Error for ValueError {}
 
-/// Reads a time such as `200us`, `1s`. `0` needs no unit.
-///
-/// # Errors
-/// Anything else.
+/// Parses a time such as `200us`, `1s`; `0` needs no unit. Fails for other texts and values beyond 64 bits.
 pub fn parse_duration(text: &str) -> Result<Duration, ValueError> {
     parse(text, &TIMES, ValueError::Time).map(Duration::from_nanos)
 }
 
-/// Reads a size such as `64KiB`, `1GiB`, in bytes. `0` needs no unit.
-///
-/// # Errors
-/// Anything else.
+/// Parses a size such as `64KiB`, `1GiB`, in bytes; `0` needs no unit. Fails for other texts and values beyond 64 bits.
 pub fn parse_size(text: &str) -> Result<u64, ValueError> {
     parse(text, &SIZES, ValueError::Size)
 }
 
-/// Reads a rate such as `10Gbit`, in bits each second.
-///
-/// # Errors
-/// Anything else.
+/// Parses a rate such as `10Gbit`, in bits per second. Fails for other texts and values beyond 64 bits.
 pub fn parse_rate(text: &str) -> Result<u64, ValueError> {
     parse(text, &RATES, ValueError::Rate)
 }
 
-/// Digits of a fraction that count: more are refused, so that no value is rounded by more than the unit's own step.
+/// Maximal digits of a fraction; more are an error, so that no value is rounded by more than the smallest unit.
 const FRACTION_DIGITS_MAX: usize = 9;
 
 fn parse(text: &str, units: &[(&str, u64)], malformed: ValueError) -> Result<u64, ValueError> {
@@ -93,17 +84,17 @@ fn parse(text: &str, units: &[(&str, u64)], malformed: ValueError) -> Result<u64
     u64::try_from(value + fraction * u128::from(*factor) / scale).map_err(|_| ValueError::TooLarge)
 }
 
-/// The text that reads as this value, in the largest unit without a fraction.
+/// Formats a value for [`parse_duration`], in the largest unit without a fraction.
 pub fn duration_text(duration: Duration) -> String {
     text(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX), &TIMES, "0s")
 }
 
-/// The text that reads as this value, in the largest unit without a fraction.
+/// Formats a value for [`parse_rate`], in the largest unit without a fraction.
 pub fn rate_text(bits: u64) -> String {
     text(bits, &RATES, "0kbit")
 }
 
-/// The text that reads as this value, in the largest unit without a fraction.
+/// Formats a value for [`parse_size`], in the largest unit without a fraction.
 pub fn size_text(bytes: u64) -> String {
     text(bytes, &SIZES, "0B")
 }
@@ -158,14 +149,14 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_written_is_read(number in 0_u64..u64::MAX) {
+        fn formatted_values_parse_to_the_same_value(number in 0_u64..u64::MAX) {
             let duration = Duration::from_nanos(number);
             proptest::prop_assert_eq!(parse_duration(&duration_text(duration)), Ok(duration));
             proptest::prop_assert_eq!(parse_size(&size_text(number)), Ok(number));
         }
 
         #[test]
-        fn any_text_is_taken_or_refused(text in "\\PC*") {
+        fn arbitrary_text_does_not_panic(text in "\\PC*") {
             let _ = (parse_duration(&text), parse_size(&text));
         }
     }

@@ -1,44 +1,41 @@
-//! Bytes that we receive on one connection.
+//! Receiving direction of one connection: credit granted, bytes received and consumed.
 
 use spillway_wire::CloseReason;
 use spillway_wire::session::Acknowledge;
 
 use crate::error::ConsumedTooMuch;
 
-/// Credit is restated after this many bytes were consumed (or half the window, if that is less): at most one
-/// *credit* per connection per 64 KB.
+/// A new *credit* is sent after this many bytes were consumed, or half the window if that is less.
 const RESTATE_BYTES: u64 = 64 * 1024;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Incoming {
     /// Stream offset: bytes received so far.
     received: u64,
-    /// Stream offset up to which the application has taken them.
+    /// Stream offset: bytes that the application has taken.
     consumed: u64,
-    /// Stream offset up to which we told the peer that it may send.
+    /// Stream offset up to which the peer may send.
     limit: u64,
     window: u64,
     is_finished: bool,
-    taking: Taking,
+    acknowledging: Acknowledging,
 }
 
-/// What a server has taken of its client's requests, told to the helper where that is asked for: then the helper's own TCP
-/// may acknowledge them to the client, and a helper that dies has acknowledged nothing that is lost (PostMan §4.2).
-///
-/// It is told for each input at its end, and so rides in the batch that has the first replies: a client's TCP hears of it as
-/// soon as it would have from the server's own.
+/// Whether the server acknowledges requests to the helper. If the helper asks for that, its own TCP acknowledges
+/// requests to the client only after the server has them, so a failing helper loses no acknowledged request (PostMan
+/// §4.2). One *acknowledge* leaves at the end of each input, with the first replies, as early as the server's own TCP
+/// would acknowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taking {
-    /// The helper has not asked.
-    Untold,
-    /// All of it has been told.
-    Told,
-    /// Something was taken since it was told last.
-    Owed,
+enum Acknowledging {
+    /// The helper has not asked for acknowledgements.
+    Off,
+    /// All received requests are acknowledged.
+    UpToDate,
+    /// Requests were received since the last acknowledgement.
+    Due,
 }
 
 impl Incoming {
-    /// `window`: how much we let the peer send.
     pub(super) fn new(window: u64) -> Incoming {
         Incoming {
             received: 0,
@@ -46,16 +43,15 @@ impl Incoming {
             limit: window,
             window,
             is_finished: false,
-            taking: Taking::Untold,
+            acknowledging: Acknowledging::Off,
         }
     }
 
-    /// Somebody else keeps to credit.
+    /// Without credit: a session checks its own.
     pub(super) fn unlimited() -> Incoming {
         Incoming { limit: u64::MAX, ..Incoming::new(0) }
     }
 
-    /// Bytes received so far.
     pub(crate) fn offset(&self) -> u64 {
         self.received
     }
@@ -65,10 +61,7 @@ impl Incoming {
         self.received - self.consumed
     }
 
-    /// So many bytes more came.
-    ///
-    /// # Errors
-    /// They come after the end, or are more than the credit we gave; they are not counted.
+    /// Counts received bytes. Fails, without counting them, if they follow *finish* or exceed the peer's credit.
     #[inline]
     pub(crate) fn receive(&mut self, bytes: usize) -> Result<(), CloseReason> {
         if self.is_finished {
@@ -87,10 +80,7 @@ impl Incoming {
         self.is_finished
     }
 
-    /// The peer sends no more.
-    ///
-    /// # Errors
-    /// It has sent another number of bytes than it says.
+    /// The peer has finished. Fails if `offset` differs from the number of bytes received.
     pub(crate) fn finish(&mut self, offset: u64) -> Result<(), CloseReason> {
         if self.received != offset {
             return Err(CloseReason::Protocol);
@@ -99,12 +89,12 @@ impl Incoming {
         Ok(())
     }
 
-    /// The peer may be further ahead from now on; never less far.
+    /// Raises the window; a smaller one changes nothing.
     pub(crate) fn widen(&mut self, window: u32) {
         self.window = self.window.max(u64::from(window));
     }
 
-    /// The application has taken `bytes`. Returns the new limit when it is time to tell the peer.
+    /// The application has taken `bytes`. Returns the new limit when a *credit* is due.
     pub(crate) fn consume(&mut self, bytes: usize) -> Result<Option<u64>, ConsumedTooMuch> {
         let unconsumed = self.unconsumed();
         if bytes as u64 > unconsumed {
@@ -119,26 +109,24 @@ impl Incoming {
         Ok(Some(limit))
     }
 
-    /// The helper asks to be told what is taken.
-    pub(crate) fn tell_what_is_taken(&mut self) {
-        self.taking = Taking::Told;
+    pub(crate) fn enable_acknowledgements(&mut self) {
+        self.acknowledging = Acknowledging::UpToDate;
     }
 
-    /// Something was taken. Whether this is the first since it was told.
-    pub(crate) fn owe(&mut self) -> bool {
-        let is_first = self.taking == Taking::Told;
+    /// Requests were received. Returns whether these are the first since the last acknowledgement.
+    pub(crate) fn mark_acknowledge_due(&mut self) -> bool {
+        let is_first = self.acknowledging == Acknowledging::UpToDate;
         if is_first {
-            self.taking = Taking::Owed;
+            self.acknowledging = Acknowledging::Due;
         }
         is_first
     }
 
-    /// What is owed is told now.
-    pub(crate) fn pay(&mut self) -> Option<Acknowledge> {
-        if self.taking != Taking::Owed {
+    pub(crate) fn take_acknowledge(&mut self) -> Option<Acknowledge> {
+        if self.acknowledging != Acknowledging::Due {
             return None;
         }
-        self.taking = Taking::Told;
+        self.acknowledging = Acknowledging::UpToDate;
         Some(Acknowledge { received: self.received, finish_received: self.is_finished, answer: false })
     }
 }
@@ -175,12 +163,12 @@ mod tests {
         assert_eq!(incoming.consume(5), Err(ConsumedTooMuch { bytes: 5, unconsumed: 4 }));
         assert_eq!(incoming.consume(usize::MAX), Err(ConsumedTooMuch { bytes: usize::MAX, unconsumed: 4 }));
         assert_eq!(incoming.receive(4), Ok(()));
-        assert_eq!(incoming.receive(1), Err(CloseReason::OverCredit), "the limit is what it was");
-        assert_eq!(incoming.consume(8), Ok(Some(20)), "and the count goes on");
+        assert_eq!(incoming.receive(1), Err(CloseReason::OverCredit), "the limit has not changed");
+        assert_eq!(incoming.consume(8), Ok(Some(20)), "counting goes on");
     }
 
     #[test]
-    fn offsets_reach_the_end_of_numbers() {
+    fn offsets_near_the_largest_number_do_not_overflow() {
         let mut incoming = Incoming::new(u64::from(u32::MAX));
         (incoming.received, incoming.consumed, incoming.limit) = (u64::MAX - 1, u64::MAX - 9, u64::MAX);
         assert_eq!(incoming.receive(1), Ok(()));
@@ -189,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_after_the_end_which_is_where_the_peer_says() {
+    fn finish_must_match_the_bytes_received_and_ends_the_stream() {
         let mut incoming = Incoming::new(10);
         assert_eq!(incoming.receive(4), Ok(()));
         assert_eq!(incoming.finish(3), Err(CloseReason::Protocol));
@@ -198,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_is_told_once() {
+    fn received_requests_are_acknowledged_once() {
         let mut incoming = Incoming::new(10);
-        assert!(!incoming.owe(), "nobody has asked");
-        incoming.tell_what_is_taken();
+        assert!(!incoming.mark_acknowledge_due(), "the helper has not asked");
+        incoming.enable_acknowledgements();
         assert_eq!(incoming.receive(4), Ok(()));
-        assert!(incoming.owe() && !incoming.owe());
-        let told = Acknowledge { received: 4, finish_received: false, answer: false };
-        assert_eq!(incoming.pay(), Some(told));
-        assert_eq!(incoming.pay(), None);
+        assert!(incoming.mark_acknowledge_due() && !incoming.mark_acknowledge_due());
+        let acknowledge = Acknowledge { received: 4, finish_received: false, answer: false };
+        assert_eq!(incoming.take_acknowledge(), Some(acknowledge));
+        assert_eq!(incoming.take_acknowledge(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Bytes that we send on one connection.
+//! Sending direction of one connection: credit, back-pressure, and replies kept for acknowledgement.
 
 use alloc::boxed::Box;
 
@@ -10,35 +10,33 @@ use crate::kept::{Kept, NeverSent, Unacknowledged};
 pub(crate) struct Outgoing {
     /// Stream offset: bytes sent so far.
     sent: u64,
-    /// Stream offset up to which the peer lets us send.
+    /// Stream offset up to which the peer allows sending.
     limit: u64,
     is_finished: bool,
-    /// Somebody was told that there is no room and waits to hear that there is.
+    /// The caller could not send all: `poll_room` names the connection when there is room.
     wants_room: bool,
-    /// It waits for the link's pending bytes to go, not only for credit.
+    /// The connection waits for the link's pending bytes to be sent, not only for credit.
     is_blocked: bool,
-    /// What the client's TCP has not acknowledged, where the helper tells of that.
+    /// Replies that the client's TCP has not acknowledged. `None`: the helper does not report acknowledgements.
     kept: Option<Box<Kept>>,
 }
 
 impl Outgoing {
-    /// `limit`: how much the peer lets us send at first.
     pub(super) fn new(limit: u64) -> Outgoing {
         Outgoing { sent: 0, limit, is_finished: false, wants_room: false, is_blocked: false, kept: None }
     }
 
-    /// Bytes sent so far.
     pub(crate) fn offset(&self) -> u64 {
         self.sent
     }
 
-    /// Bytes that credit allows now, and the bound of what is kept.
+    /// Bytes that may be sent now: the peer's credit, and the bound on kept replies.
     pub(crate) fn credit(&self) -> usize {
         let credit = usize::try_from(self.limit.saturating_sub(self.sent)).unwrap_or(usize::MAX);
         self.kept.as_ref().map_or(credit, |kept| credit.min(kept.room()))
     }
 
-    /// These bytes were given to the link.
+    /// Counts bytes that were given to the link, and keeps them if acknowledgements are reported.
     pub(crate) fn sent(&mut self, bytes: &[u8]) {
         self.sent += bytes.len() as u64;
         if let Some(kept) = &mut self.kept {
@@ -50,21 +48,18 @@ impl Outgoing {
         self.is_finished
     }
 
-    /// Nothing more is sent. Returns how much was.
+    /// Ends the stream. Returns its length in bytes.
     pub(crate) fn finish(&mut self) -> u64 {
         self.is_finished = true;
         self.sent
     }
 
-    /// The peer restates its absolute limit. Returns whether somebody who waits may go on with it: a limit that is
-    /// repeated, or an older one, changes nothing.
+    /// The peer sent *credit*. Returns whether a waiting caller may send more.
     pub(crate) fn raise_limit(&mut self, limit: u64) -> bool {
         let is_higher = limit > self.limit;
         self.limit = self.limit.max(limit);
         is_higher && self.wants_room
     }
-
-    // Who waits for room.
 
     pub(crate) fn want_room(&mut self) {
         self.wants_room = true;
@@ -74,22 +69,18 @@ impl Outgoing {
         self.wants_room
     }
 
-    /// Who waits hears that there is room.
-    pub(crate) fn told_of_room(&mut self) {
+    pub(crate) fn room_reported(&mut self) {
         self.wants_room = false;
     }
 
-    /// It waits until pending bytes have gone. Returns whether that is news.
+    /// Waits until the link's pending bytes are sent. Returns whether the connection did not wait before.
     pub(crate) fn block(&mut self) -> bool {
         !core::mem::replace(&mut self.is_blocked, true)
     }
 
-    /// Pending bytes have gone.
     pub(crate) fn unblock(&mut self) {
         self.is_blocked = false;
     }
-
-    // What the client's TCP has acknowledged.
 
     pub(crate) fn is_keeping(&self) -> bool {
         self.kept.is_some()
@@ -99,24 +90,23 @@ impl Outgoing {
         self.kept.as_ref().map(|kept| kept.all())
     }
 
-    /// What is sent from now on is kept until it is acknowledged, at most so many bytes; where that is so already, nothing
-    /// changes.
+    /// Keeps replies sent from now on, at most `bytes_max`, until acknowledged. A repeated call changes nothing.
     pub(crate) fn keep(&mut self, bytes_max: usize) {
         let sent = self.sent;
         self.kept.get_or_insert_with(|| Box::new(Kept::new(sent, bytes_max)));
     }
 
-    /// The client's TCP has acknowledged bytes up to this offset, where they are [kept](Self::keep).
+    /// The client's TCP has acknowledged bytes up to this offset. Call only after [`keep`](Self::keep).
     pub(crate) fn acknowledged(&mut self, through: u64) -> Result<(), NeverSent> {
         let kept = self.kept.as_mut();
-        debug_assert!(kept.is_some(), "who keeps nothing takes no acknowledgements");
+        debug_assert!(kept.is_some(), "acknowledgements are taken only where replies are kept");
         kept.map_or(Ok(()), |kept| kept.acknowledge(through))
     }
 
-    /// Whether the peer can have taken what it says.
-    pub(crate) fn can_be_taken(&self, told: Acknowledge) -> bool {
-        told.received <= self.sent
-            && (!told.finish_received || (self.is_finished && told.received == self.sent))
+    /// Whether the peer's acknowledgement is within what was sent.
+    pub(crate) fn may_have_received(&self, acknowledge: Acknowledge) -> bool {
+        acknowledge.received <= self.sent
+            && (!acknowledge.finish_received || (self.is_finished && acknowledge.received == self.sent))
     }
 }
 
@@ -125,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_only_rise_and_reach_the_end_of_numbers() {
+    fn limits_only_rise_up_to_the_largest_number() {
         let mut outgoing = Outgoing::new(10);
         outgoing.sent(&[0; 4]);
         outgoing.want_room();
@@ -136,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_bounds_what_is_sent() {
+    fn the_bound_on_kept_replies_limits_sending() {
         let mut outgoing = Outgoing::new(100);
         outgoing.sent(b"before");
         outgoing.keep(4);
@@ -152,13 +142,20 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_sent_can_have_been_taken() {
+    fn an_acknowledgement_beyond_what_was_sent_is_invalid() {
         let mut outgoing = Outgoing::new(100);
         outgoing.sent(b"abcd");
-        let told = |received, finish_received| Acknowledge { received, finish_received, answer: false };
-        assert!(outgoing.can_be_taken(told(4, false)) && !outgoing.can_be_taken(told(5, false)));
-        assert!(!outgoing.can_be_taken(told(4, true)), "there is no end yet");
+        let acknowledge =
+            |received, finish_received| Acknowledge { received, finish_received, answer: false };
+        assert!(
+            outgoing.may_have_received(acknowledge(4, false))
+                && !outgoing.may_have_received(acknowledge(5, false))
+        );
+        assert!(!outgoing.may_have_received(acknowledge(4, true)), "not finished yet");
         assert_eq!(outgoing.finish(), 4);
-        assert!(outgoing.can_be_taken(told(4, true)) && !outgoing.can_be_taken(told(3, true)));
+        assert!(
+            outgoing.may_have_received(acknowledge(4, true))
+                && !outgoing.may_have_received(acknowledge(3, true))
+        );
     }
 }

@@ -1,5 +1,3 @@
-//! Algorithm 1 of the paper, literally, and with its interval capped.
-
 use core::time::Duration;
 
 use super::{Policy, Sent};
@@ -9,8 +7,8 @@ const SIZE_FLOOR_BYTES: usize = 1500;
 /// Lower bound of *T* (Algorithm 1, line 9).
 const INTERVAL_FLOOR: Duration = Duration::from_micros(10);
 
-/// Algorithm 1 as published, for comparison: after an idle time *T* has grown to that time, and the next
-/// messages wait as long.
+/// Algorithm 1 as published, for comparison. After an idle time *T* has grown to that time, and the next messages wait
+/// as long.
 #[derive(Clone, Debug)]
 pub struct Algorithm1 {
     size: usize,
@@ -78,8 +76,8 @@ impl Policy for Adaptive {
     }
 
     fn sent(&mut self, batch: Sent) {
-        // The time is not capped here: beyond two thirds of its cap *T* could never grow by half again, and would stay
-        // wherever chance had left it.
+        // Cap only `interval()`, not the time passed on: a *T* above two thirds of its cap could not reach the cap,
+        // because *T* changes only when *t* exceeds 1.5 *T*.
         self.published.sent(Sent { bytes: batch.bytes.min(self.max_bytes), ..batch });
     }
 }
@@ -94,7 +92,7 @@ mod tests {
         Duration::from_micros(micros)
     }
 
-    /// Each step is (s, t) and what S and T are after it, worked by hand from the paper's lines 1 to 12.
+    /// Each step is (s, t, S after it, T after it), worked by hand from the paper's lines 1 to 12.
     fn check(policy: &mut dyn Policy, steps: &[(usize, Duration, usize, Duration)]) {
         for (step, &(size, elapsed, size_after, interval_after)) in steps.iter().enumerate() {
             policy.sent(Sent { at: Time::ZERO, bytes: size, elapsed: Some(elapsed) });
@@ -120,12 +118,12 @@ mod tests {
     }
 
     #[test]
-    fn the_literal_algorithm_stalls_after_idle_time() {
+    fn the_published_algorithm_stalls_after_idle_time() {
         check(&mut Algorithm1::new(), &[(100, Duration::from_secs(3), 1500, Duration::from_secs(3))]);
     }
 
     #[test]
-    fn the_capped_one_does_not() {
+    fn the_capped_algorithm_does_not_stall() {
         check(
             &mut Adaptive::new(us(200), 65536),
             &[
@@ -137,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_capped_one_reaches_its_cap() {
+    fn the_capped_interval_reaches_its_cap() {
         check(
             &mut Adaptive::new(us(300), 65536),
             &[

@@ -1,59 +1,58 @@
-//! Each batch has a deadline of its own: when its first message has waited for long enough, if waiting pays at all.
-
 use core::time::Duration;
 
 use spillway_transport::Time;
 
 use super::{Gathered, Policy, Sent};
 
-/// Waiting pays when it can be expected to bring one more message for so many that are there.
-const THERE_FOR_ONE_MORE: u64 = 2;
-/// Of `max_delay`, a batch waits for so many eighths: timers fire late.
+/// Waiting pays in full if one more message is expected for each this many that are gathered.
+const GATHERED_PER_EXPECTED: u64 = 2;
+/// A batch waits this many eighths of `max_delay`, because timers fire late.
 const EIGHTHS: u32 = 7;
-/// Nobody waits for longer whatever is asked for, which keeps sums in bounds.
+/// Upper bound of `max_delay`, which keeps sums in range.
 const DELAY_MAX: Duration = Duration::from_secs(60);
-/// What came is remembered over so many times `max_delay` of watching.
+/// Arrivals are averaged over this many times the waiting time of observation.
 const MEMORY: u32 = 32;
-/// Messages are counted in these parts, so that forgetting a share of them leaves no rounding error that matters.
-const PARTS: u128 = 1 << 16;
-/// All of the time is waited where as many are expected as waiting pays for, which are so many steps.
+/// Fixed-point scale of message counts: keeps the rounding error small when old arrivals are scaled down.
+const SCALE: u128 = 1 << 16;
+/// Scale of the expected number of messages: at this value a batch waits for the whole time.
 const ENOUGH: u128 = 256;
-/// None of it where a quarter of them is.
+/// At or below this value a batch does not wait.
 const TOO_FEW: u128 = ENOUGH / 4;
 
-/// A batch goes when its first message has waited for nearly `max_delay`, if that pays. No other way takes fewer batches
-/// in which nobody waits for longer: *T* of Algorithm 1, which runs from batch to batch whether or not anybody waits,
-/// sends a first message early and alone, and those behind it in another batch.
+/// A batch leaves when its first message has waited for nearly `max_delay`, if waiting pays. No other policy with the
+/// same bound on waiting sends fewer batches: *T* of Algorithm 1, which runs from batch to batch, sends a first message
+/// early and alone, and those behind it in another batch.
 ///
-/// It pays in full where one more message is expected meanwhile, or one for each two that are there, and not at all where
-/// a quarter of that is; in between a batch waits for a part of the time. How many are expected is watched from the first
-/// message of each batch on, for as long as a batch waits at most. If it went before that, only messages count that would
-/// have come in that case too: not those of clients who were answered since.
+/// Waiting pays in full if one more message is expected meanwhile, or one for each two gathered, and not at all below a
+/// quarter of that; in between a batch waits for a part of the time. Arrivals are observed from each batch's first
+/// message on, for the longest waiting time. After the batch has left, only messages count that would have arrived
+/// anyway, not those of clients answered since.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     wait: Duration,
     max_bytes: usize,
-    /// When the batch in the making began, and for how long it waits; none: nothing is gathered.
+    /// When the present batch began, and how long it waits. `None`: nothing is gathered.
     held: Option<(Time, Duration)>,
-    /// What of the batch in the making is counted.
+    /// The part of the present batch that is already counted in `came`.
     counted: Gathered,
     watch: Option<Watch>,
-    /// Messages that came while watched, in [`PARTS`], older ones less.
+    /// Messages that arrived under observation, times [`SCALE`]; older ones weigh less.
     came: u128,
-    /// How long that was, in ns.
+    /// Duration of the observation, in ns.
     watched: u128,
 }
 
+/// Observation of arrivals after a batch's first message.
 #[derive(Clone, Copy, Debug)]
 enum Watch {
-    /// A batch waits: counted up to this time.
-    Held(Time),
-    /// It has gone: counted up to the one time, not beyond the other.
-    Gone(Time, Time),
+    /// The batch waits; arrivals are counted up to this time.
+    Waiting(Time),
+    /// The batch was sent; arrivals are counted up to the first time, and observed until the second.
+    Sent(Time, Time),
 }
 
 impl Deadline {
-    /// Upper bounds of a message's waiting time, and of a batch that still waits.
+    /// `max_delay` bounds a message's waiting time. A batch of `max_bytes` leaves at once.
     pub fn new(max_delay: Duration, max_bytes: usize) -> Deadline {
         Deadline {
             wait: max_delay.min(DELAY_MAX) * EIGHTHS / 8,
@@ -66,22 +65,22 @@ impl Deadline {
         }
     }
 
-    /// So much more has come by now.
+    /// Counts the messages and the time since the last call.
     fn observe(&mut self, now: Time, more: Gathered) {
         let (time, messages) = match &mut self.watch {
             None => return,
-            Some(Watch::Held(since)) => (now.since(core::mem::replace(since, now)), more.messages),
-            Some(Watch::Gone(since, until)) if now <= *until => {
+            Some(Watch::Waiting(since)) => (now.since(core::mem::replace(since, now)), more.messages),
+            Some(Watch::Sent(since, until)) if now <= *until => {
                 (now.since(core::mem::replace(since, now)), more.fresh)
             }
-            Some(Watch::Gone(since, until)) => {
+            Some(Watch::Sent(since, until)) => {
                 let time = until.since(*since);
                 self.watch = None;
                 (time, 0)
             }
         };
         self.watched += time.as_nanos();
-        self.came += u128::from(messages) * PARTS;
+        self.came += u128::from(messages) * SCALE;
         let memory = (self.wait * MEMORY).as_nanos();
         if self.watched > memory {
             self.came = self.came * memory / self.watched;
@@ -89,14 +88,14 @@ impl Deadline {
         }
     }
 
-    /// How long a batch is to wait that begins with so many messages.
-    fn hold_for(&self, there: u64) -> Duration {
-        let asked_for = u128::from(there.max(THERE_FOR_ONE_MORE)) * PARTS * self.watched;
+    /// How long a batch waits that begins with `gathered` messages.
+    fn hold_for(&self, gathered: u64) -> Duration {
+        let asked_for = u128::from(gathered.max(GATHERED_PER_EXPECTED)) * SCALE * self.watched;
         if asked_for == 0 {
             return Duration::ZERO;
         }
-        // In steps: all that was asked for is ENOUGH, and what is worth nothing TOO_FEW.
-        let expected = self.came * self.wait.as_nanos() * u128::from(THERE_FOR_ONE_MORE);
+        // From TOO_FEW (do not wait) to ENOUGH (wait for the whole time).
+        let expected = self.came * self.wait.as_nanos() * u128::from(GATHERED_PER_EXPECTED);
         let steps = (expected * ENOUGH / asked_for).clamp(TOO_FEW, ENOUGH);
         #[expect(clippy::cast_possible_truncation, reason = "at most ENOUGH, which is small")]
         let (worth, all) = ((steps - TOO_FEW) as u32, (ENOUGH - TOO_FEW) as u32);
@@ -124,13 +123,13 @@ impl Policy for Deadline {
         if self.held.is_none() {
             let hold = self.hold_for(batch.messages);
             self.held = Some((now, hold));
-            self.watch = Some(Watch::Held(now));
+            self.watch = Some(Watch::Waiting(now));
         }
     }
 
     fn sent(&mut self, batch: Sent) {
         self.observe(batch.at, Gathered::default());
-        self.watch = self.held.take().map(|(began, _)| Watch::Gone(batch.at, began + self.wait));
+        self.watch = self.held.take().map(|(began, _)| Watch::Sent(batch.at, began + self.wait));
         self.counted = Gathered::default();
     }
 }
@@ -149,15 +148,14 @@ mod tests {
     use crate::ends::Ends;
 
     const MAX_DELAY: Duration = Duration::from_micros(200);
-    /// Seven eighths of that.
+    /// Seven eighths of `MAX_DELAY`.
     const WAIT: Duration = Duration::from_micros(175);
     const CLIENTS: u32 = 100;
 
-    /// A link's end at which each event is a turn of its own.
     struct Link {
         ends: Ends,
-        /// Batches that went: when, in µs, and how many messages they held.
-        went: Vec<(u64, u64)>,
+        /// Batches sent: time in µs, and number of messages.
+        sent: Vec<(u64, u64)>,
         first_waits_since: Option<Time>,
         now: Time,
     }
@@ -169,10 +167,10 @@ mod tests {
             for id in 1..=CLIENTS {
                 ends.insert(Id(id), Connection::new(1 << 40, 1 << 20));
             }
-            Link { ends, went: Vec::new(), first_waits_since: None, now: Time::ZERO }
+            Link { ends, sent: Vec::new(), first_waits_since: None, now: Time::ZERO }
         }
 
-        /// Timers up to this time, then so many clients ask, the first of them this one.
+        /// Fires timers up to `at_us`, then sends a request of `count` clients, beginning with `client`.
         fn ask(&mut self, at_us: u64, client: u32, count: u32) {
             self.timers(at_us);
             for n in 0..count {
@@ -189,9 +187,9 @@ mod tests {
             while let Some(due) =
                 self.ends.batching.poll_timeout().filter(|due| due.as_nanos() <= until_us * 1_000)
             {
-                let before = self.went.len();
+                let before = self.sent.len();
                 self.turn(due);
-                assert!(self.went.len() > before, "a timer that was asked for has something to do");
+                assert!(self.sent.len() > before, "a timer fired without a batch to send");
             }
         }
 
@@ -202,57 +200,56 @@ mod tests {
                 Some(_) => {
                     let waited = now.since(self.first_waits_since.take().unwrap_or(now));
                     assert!(waited <= WAIT, "{waited:?}");
-                    self.went.push((now.as_nanos() / 1_000, self.ends.counters().messages_sent - before));
+                    self.sent.push((now.as_nanos() / 1_000, self.ends.counters().messages_sent - before));
                 }
                 None if self.ends.batching.is_empty() => {}
                 None => {
                     self.first_waits_since.get_or_insert(now);
-                    assert!(self.ends.batching.poll_timeout() > Some(now), "nothing to do before that");
+                    assert!(self.ends.batching.poll_timeout() > Some(now), "the timer must lie ahead");
                 }
             }
         }
 
-        /// Batches since the last look.
-        fn went(&mut self) -> Vec<(u64, u64)> {
-            core::mem::take(&mut self.went)
+        fn sent(&mut self) -> Vec<(u64, u64)> {
+            core::mem::take(&mut self.sent)
         }
     }
 
     #[test]
-    fn the_first_goes_at_once_and_so_do_all_who_are_alone() {
+    fn lone_messages_leave_at_once() {
         let mut link = Link::new();
         for n in 0..100 {
             link.ask(n * 1_000, n as u32, 1);
         }
-        let went = link.went();
-        assert!(went.len() == 100 && (0..100).zip(&went).all(|(n, batch)| *batch == (n * 1_000, 1)));
+        let sent = link.sent();
+        assert!(sent.len() == 100 && (0..100).zip(&sent).all(|(n, batch)| *batch == (n * 1_000, 1)));
     }
 
     #[test]
-    fn a_batch_waits_from_its_first_message_on_where_others_follow() {
+    fn a_batch_waits_from_its_first_message_when_others_follow() {
         let mut link = Link::new();
         for n in 0..41 {
             link.ask(n * 100, n as u32, 1);
         }
         link.timers(4_200);
-        let went = link.went();
-        assert_eq!(went[..2], [(0, 1), (275, 2)], "one alone; more follow, so the next one waits: {went:?}");
-        // Those of 400 and 500 µs in one, 600 and 700 in the next: each goes 175 µs after its first.
-        let later: Vec<u64> = went.windows(2).skip(2).map(|two| two[1].0 - two[0].0).collect();
-        assert!(went[2..].iter().all(|(_, messages)| *messages == 2), "{went:?}");
-        assert!(later.iter().all(|distance| *distance == 200), "{went:?}");
+        let sent = link.sent();
+        assert_eq!(sent[..2], [(0, 1), (275, 2)], "the first leaves alone, the next one waits: {sent:?}");
+        // Messages of 400 and 500 µs share a batch, as do those of 600 and 700: it leaves 175 µs after its first.
+        let later: Vec<u64> = sent.windows(2).skip(2).map(|two| two[1].0 - two[0].0).collect();
+        assert!(sent[2..].iter().all(|(_, messages)| *messages == 2), "{sent:?}");
+        assert!(later.iter().all(|distance| *distance == 200), "{sent:?}");
     }
 
     #[test]
-    fn clients_who_ask_again_are_not_waited_for() {
+    fn a_batch_does_not_wait_for_clients_that_need_its_reply() {
         let mut link = Link::new();
-        // Two clients, each asks 20 µs after its reply, which takes 60 µs: waiting would bring nobody else.
+        // Two clients, each asks 20 µs after its reply, which takes 60 µs: waiting would bring no other message.
         for n in 0..100 {
             link.ask(n * 80, 0, 2);
             link.answer(0);
             link.answer(1);
         }
-        assert_eq!(link.went().len(), 100, "each pair at once");
+        assert_eq!(link.sent().len(), 100, "each pair leaves at once");
     }
 
     #[test]
@@ -262,43 +259,43 @@ mod tests {
             link.ask(n * 100, n as u32, 1);
         }
         link.timers(20_000);
-        link.went();
+        link.sent();
         link.ask(20_000, 0, 20);
-        assert_eq!(link.went(), [(20_000, 20)], "one or two more are nothing to twenty");
+        assert_eq!(link.sent(), [(20_000, 20)], "twenty do not wait for one or two");
         link.ask(30_000, 0, 1);
-        assert!(link.went().is_empty(), "to one they are");
+        assert!(link.sent().is_empty(), "one waits for one or two");
     }
 
     #[test]
-    fn a_large_batch_goes_whatever_is_expected() {
+    fn a_large_batch_leaves_at_once() {
         let mut link = Link::new();
         for n in 0..100 {
             link.ask(n * 100, n as u32, 1);
         }
         link.timers(20_000);
-        link.went();
+        link.sent();
         link.ask(20_000, 0, 1);
-        assert!(link.went().is_empty());
+        assert!(link.sent().is_empty());
         link.ends.compose(Id(2), &[b'x'; 1 << 16]);
         link.turn(Time(20_010_000));
-        assert_eq!(link.went(), [(20_010, 2)]);
+        assert_eq!(link.sent(), [(20_010, 2)]);
     }
 
     #[test]
-    fn when_others_stay_away_waiting_ends_within_milliseconds() {
+    fn batches_stop_waiting_soon_after_the_load_falls() {
         let mut link = Link::new();
         for n in 0..1_000 {
             link.ask(n * 20, n as u32, 1);
         }
         link.timers(30_000);
-        link.went();
-        // One each millisecond now: about as many batches as the memory is long still wait.
+        link.sent();
+        // One message each millisecond: about as many batches still wait as fit in the observation's memory.
         let waited = (0..200).filter(|n| {
             let at_us = 30_000 + n * 1_000;
             link.ask(at_us, *n as u32, 1);
-            let at_once = !link.went().is_empty();
+            let at_once = !link.sent().is_empty();
             link.timers(at_us + 900);
-            link.went();
+            link.sent();
             !at_once
         });
         let waited = waited.count();
@@ -306,10 +303,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes when: nobody waits for longer than the bound, each timer has something to do, and each batch
-        /// asks for one timer at most.
+        /// No message waits longer than the bound, each timer sends a batch, and each batch needs at most one timer.
         #[test]
-        fn nobody_waits_too_long_and_timers_are_few(
+        fn waiting_is_bounded_and_timers_are_few(
             events in prop::collection::vec((0_u64..400, 0_u32..CLIENTS, 1_u32..30, any::<bool>()), 1..300),
         ) {
             let (mut link, mut now) = (Link::new(), 0);

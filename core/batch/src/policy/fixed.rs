@@ -1,11 +1,9 @@
-//! *S* and *T* stay as configured.
-
 use core::time::Duration;
 
 use super::{Policy, Sent};
 
-/// Constant *S* and *T*: a link sends one batch for each *T* at most, and more only if each of them holds *S* bytes. *T*
-/// runs from batch to batch, however long a message has waited; replies, credit and closes hasten nothing.
+/// Constant *S* and *T*: a link sends at most one batch for each *T*, and more only if each of them holds *S* bytes.
+/// *T* runs from batch to batch, however long a message has waited; replies, credit and closes do not shorten it.
 #[derive(Clone, Debug)]
 pub struct Fixed {
     delay: Duration,
@@ -13,12 +11,12 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// *T* and *S*.
+    /// `delay` is *T*, `bytes` is *S*.
     pub fn new(delay: Duration, bytes: usize) -> Fixed {
         Fixed { delay, bytes }
     }
 
-    /// Nothing waits.
+    /// Batches leave at once.
     pub fn immediate() -> Fixed {
         Fixed::new(Duration::ZERO, 0)
     }

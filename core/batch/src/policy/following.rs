@@ -1,38 +1,36 @@
-//! A batch waits as [`Deadline`] says, and while the server has enough to do for as long as its replies take.
-
 use core::time::Duration;
 
 use spillway_transport::Time;
 
 use super::{Deadline, Gathered, Policy, Sent};
 
-/// As many batches as a server needs so that it never waits for one: the one that it serves, and the next.
+/// Batches that keep a server busy: the one that it serves, and the next.
 const ENOUGH_UNANSWERED: u64 = 2;
-/// While the server has enough to do a batch waits for at most this many times `max_delay`. A service's `max_delay` is a
-/// quarter of its SLA: no batch is held for longer than the SLA.
+/// A batch is held for a busy server at most this many times `max_delay`. A service's `max_delay` is a quarter of its
+/// SLA, so no batch is held for longer than the SLA.
 const HELD_MAX: u32 = 4;
-/// The weight of a round trip in the mean: one of this many.
+/// The mean of round trips moves by one part in this many towards each new one.
 const WEIGHT: u32 = 8;
 
-/// [`Deadline`], which follows the server. While two batches are not answered the server is busy with the first, and a
-/// third would only wait behind the second: it is held instead until a reply comes, and takes in what arrives meanwhile.
-/// So batches grow as replies become slower, and no request waits longer for it. Without that a server at its limit receives
-/// the most batches when it can least afford them.
+/// [`Deadline`], extended while the server is busy. While two batches are not answered the server serves the first, and
+/// a third would only wait behind the second: it is held until a reply arrives, and gathers what arrives meanwhile. So
+/// batches grow as replies become slower, and no request waits longer for it. Without that, a server at its limit
+/// receives the most batches when they cost it most.
 ///
-/// A request that blocks on purpose (Redis' BLPOP) is not answered though the server is at ease. So a batch is held for
-/// no longer than recent round trips took; the round trip of a batch that is answered after a later one does not count.
+/// A request that blocks on purpose (Redis' BLPOP) stays unanswered while the server is idle. So a batch is held for no
+/// longer than recent round trips took; the round trip of a batch that is answered after a later one does not count.
 #[derive(Clone, Debug)]
 pub struct Following {
     deadline: Deadline,
     held_max: Duration,
-    /// Batches that the server has and has not answered.
+    /// Batches sent that the server has not answered.
     unanswered: u64,
-    /// The mean of recent round trips: from sending a batch to the first reply.
+    /// Mean of recent times from sending a batch to its first reply.
     round_trip: Duration,
 }
 
 impl Following {
-    /// Upper bounds of the time that waiting for a fuller batch adds, and of a batch that still waits, in bytes.
+    /// `max_delay` bounds the time that waiting for a fuller batch adds. A batch of `max_bytes` leaves at once.
     pub fn new(max_delay: Duration, max_bytes: usize) -> Following {
         Following {
             deadline: Deadline::new(max_delay, max_bytes),
@@ -70,7 +68,7 @@ impl Policy for Following {
     }
 
     fn answered(&mut self, after: Duration) {
-        let after = after.min(self.held_max.saturating_mul(2)); // More is of no use, and would be remembered for long.
+        let after = after.min(self.held_max.saturating_mul(2)); // Larger values would only distort the mean for long.
         self.round_trip = match self.round_trip {
             Duration::ZERO => after,
             mean => (mean * (WEIGHT - 1) + after) / WEIGHT,
@@ -92,7 +90,6 @@ mod tests {
     const MAX_DELAY: Duration = Duration::from_micros(200);
     const CLIENTS: u32 = 100;
 
-    /// A link's opening end, and what its server was sent.
     struct Link {
         ends: Ends,
         now: Time,
@@ -117,7 +114,7 @@ mod tests {
             self
         }
 
-        /// The next client asks; the messages of the batch that goes with it, if one goes.
+        /// The next client sends a request. Returns the number of messages in the batch that leaves, if one does.
         fn ask(&mut self) -> Option<u64> {
             self.next_client += 1;
             self.ends.compose(Id(self.next_client), b"get x");
@@ -140,7 +137,7 @@ mod tests {
         }
     }
 
-    /// Two lone requests, the server has been seen to take 500 µs, and both are not answered.
+    /// A link whose server took 500 µs for a reply, and has two unanswered batches.
     fn busy() -> Link {
         let mut link = Link::new();
         assert_eq!(link.at(0).ask(), Some(1));
@@ -159,12 +156,12 @@ mod tests {
         assert_eq!(
             link.at(60_310).answer(2),
             Some(2),
-            "one is left to serve: the next goes with all that came"
+            "one batch is left to serve, so the next leaves with all that was gathered"
         );
     }
 
     #[test]
-    fn it_waits_no_longer_than_replies_took() {
+    fn a_batch_is_held_no_longer_than_a_round_trip() {
         let mut link = busy();
         assert_eq!(link.at(60_000).ask(), None);
         assert_eq!(link.due_us(), Some(60_500));
@@ -172,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn nor_longer_than_four_times_the_bound_on_waiting() {
+    fn a_batch_is_held_at_most_four_times_the_maximal_delay() {
         let mut link = Link::new();
         link.at(0).ask();
         link.at(5_000_000).answer(1);
@@ -184,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_block_hold_nobody_up_for_longer_than_others_take() {
+    fn blocking_requests_hold_batches_no_longer_than_other_round_trips() {
         let mut link = Link::new();
         // Two clients block; others are answered within 60 µs.
         link.at(0).ask();
@@ -194,7 +191,7 @@ mod tests {
             assert_eq!(link.at(at).ask(), Some(1), "client {n}");
             link.at(at + 60).answer(n);
         }
-        // What comes for those who blocked tells nothing about the server.
+        // The reply to a blocked request does not count as a round trip.
         link.at(2_000_000).answer(1);
         assert_eq!(link.at(2_020_000).ask(), Some(1));
         assert_eq!(link.at(2_040_000).ask(), Some(1));
@@ -203,10 +200,10 @@ mod tests {
     }
 
     #[test]
-    fn at_ease_a_batch_waits_as_with_deadline() {
+    fn with_an_idle_server_a_batch_waits_as_with_deadline() {
         let mut link = busy();
         link.at(40_500).answer(3);
         assert_eq!(link.at(60_000).ask(), Some(1));
-        assert_eq!(link.at(80_000).ask(), Some(1), "no other request is expected");
+        assert_eq!(link.at(80_000).ask(), Some(1), "another request is not expected");
     }
 }

@@ -1,8 +1,8 @@
 //! When a batch is sent (PostMan §4.3).
 //!
-//! A batch goes when it has reached the size *S*, or when *T* has passed since the previous batch. What *S* and
-//! *T* are is a policy's choice, told the size and interval of each batch that went. A policy may also choose the moment
-//! itself, by what it is told of messages.
+//! A batch leaves when it has reached the size *S*, or when *T* has passed since the previous batch. A policy chooses
+//! *S* and *T* from the size and interval of each batch sent. It may also choose the moment itself, from the messages
+//! gathered.
 
 mod algorithm1;
 mod deadline;
@@ -19,47 +19,48 @@ pub use deadline::Deadline;
 pub use fixed::Fixed;
 pub use following::Following;
 
-/// A batch that went.
+/// A batch that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// When.
+    /// When it was sent.
     pub at: Time,
     /// *s*: its size, control messages included.
     pub bytes: usize,
-    /// *t*: how long after the one before; none for a link's first.
+    /// *t*: time since the previous batch; `None` for a link's first.
     pub elapsed: Option<Duration>,
 }
 
-/// A batch in the making.
+/// The present batch, which is not sent yet, and unanswered batches before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gathered {
-    /// Data messages.
+    /// Data messages in the batch.
     pub messages: u64,
-    /// Of those, from clients that were not answered since the last batch went.
+    /// Those of them whose clients were not answered since the last batch was sent.
     pub fresh: u64,
-    /// Batches that have gone and that no reply has come to, nor to a later one.
+    /// Batches sent for which neither a reply nor a reply to a later batch has arrived.
     pub unanswered: u64,
 }
 
-/// Chooses *S* and *T*, or the moment itself.
+/// Decides when batches are sent.
 pub trait Policy: core::fmt::Debug + Send {
-    /// *S*: a batch of this many bytes goes at once.
+    /// *S*: a batch of this many bytes leaves at once.
     fn size_bytes(&self) -> usize;
-    /// *T*: a batch goes when this long has passed since the previous one.
+    /// *T*: a batch leaves when this long has passed since the previous one.
     fn interval(&self) -> Duration;
-    /// When the batch in the making goes if it stays below *S*; none: at once. It was first seen waiting at
-    /// `waiting_since`, if it was seen, and the one before went at `last_batch`.
+    /// When the present batch leaves if it stays below *S*; `None`: at once. `last_batch`: when the previous batch was
+    /// sent. `waiting_since`: when a turn first left the present batch waiting.
     fn due(&self, last_batch: Option<Time>, waiting_since: Option<Time>) -> Option<Time> {
         let _ = waiting_since;
         last_batch.map(|last| last + self.interval())
     }
-    /// What the batch in the making holds at the end of a turn. Told before [`due`](Self::due) is asked.
+    /// Reports the present batch's contents at the end of a turn, before [`due`](Self::due) is called.
     fn gathered(&mut self, now: Time, batch: Gathered) {
         let _ = (now, batch);
     }
-    /// A batch went.
+    /// A batch was sent.
     fn sent(&mut self, batch: Sent);
-    /// The first reply to a batch came this long after it went. Told of batches in their order, not of all.
+    /// The first reply to a batch arrived this long after the batch was sent. Calls follow the order of batches;
+    /// batches whose reply cannot be recognised are left out.
     fn answered(&mut self, after: Duration) {
         let _ = after;
     }
@@ -70,9 +71,9 @@ pub trait Policy: core::fmt::Debug + Send {
 pub enum PolicyKind {
     /// [`Fixed`].
     Fixed {
-        /// *T*.
+        /// *T*: time between batches.
         delay: Duration,
-        /// *S*.
+        /// *S*: a batch of this many bytes leaves at once.
         bytes: usize,
     },
     /// [`Algorithm1`].
@@ -88,20 +89,20 @@ pub enum PolicyKind {
     Deadline {
         /// Upper bound of each message's waiting time.
         max_delay: Duration,
-        /// A batch of this size goes at once.
+        /// A batch of this many bytes leaves at once.
         max_bytes: usize,
     },
     /// [`Following`].
     Following {
         /// Upper bound of each message's waiting time.
         max_delay: Duration,
-        /// A batch of this size goes at once.
+        /// A batch of this many bytes leaves at once.
         max_bytes: usize,
     },
 }
 
 impl PolicyKind {
-    /// A policy at its start.
+    /// Makes a policy in its initial state.
     pub fn build(self) -> Box<dyn Policy> {
         match self {
             PolicyKind::Fixed { delay, bytes } => Box::new(Fixed::new(delay, bytes)),

@@ -1,8 +1,10 @@
-//! What a server's application does with one connection.
+//! Operations of a server's application on one connection.
 
 use spillway_wire::{CloseReason, Control, Id, RefuseReason};
 
 use super::{ServerLink, Stage};
+#[cfg(doc)]
+use crate::ServerEvent;
 use crate::connection::Connection;
 use crate::error::ConsumedTooMuch;
 use crate::event::Info;
@@ -16,8 +18,7 @@ impl ServerLink {
         }
     }
 
-    /// Refuses a connection that the application has not accepted. The id is gone with this; the client's
-    /// requests count as undelivered.
+    /// Refuses a connection that is not accepted: its id is free, and the client's requests count as undelivered.
     pub fn refuse(&mut self, id: Id, reason: RefuseReason) {
         if self.ends.get(id).is_some() {
             self.ends.batching.control(id, Control::Refused(reason));
@@ -25,7 +26,7 @@ impl ServerLink {
         }
     }
 
-    /// Says something of a session on the connection that carries it.
+    /// Sends a session's control message on the connection that carries it.
     pub fn say(&mut self, id: Id, control: Control) {
         match control {
             Control::Close(reason) => self.close(id, reason),
@@ -34,8 +35,8 @@ impl ServerLink {
         }
     }
 
-    /// Takes a prefix of a reply, as far as credit and pending bytes allow, and returns its length. When it is
-    /// less than all, [`poll_room`](Self::poll_room) names the connection when it is worth trying again.
+    /// Takes a prefix of a reply, as far as credit and pending bytes allow, and returns its length. If that is less
+    /// than all, [`poll_room`](Self::poll_room) names the connection when there is room.
     pub fn compose(&mut self, id: Id, reply: &[u8]) -> usize {
         let taken = self.ends.compose(id, reply);
         if let Some(allowance) = &mut self.allowance {
@@ -44,27 +45,24 @@ impl ServerLink {
         taken
     }
 
-    /// How much `compose` would take now.
+    /// Bytes that `compose` would take now.
     pub fn room(&self, id: Id) -> usize {
         self.ends.room(id)
     }
 
-    /// A connection whose `compose` fell short and that has room again. Ask until `None`, after each input and
-    /// each batch taken.
+    /// A connection with room again after `compose` took less than all. Call until `None`, after each input and batch.
     #[must_use]
     pub fn poll_room(&mut self) -> Option<Id> {
         self.ends.poll_room()
     }
 
-    /// The application has read this many bytes of a connection: the client may send as many more.
-    ///
-    /// # Errors
-    /// More than were received; nothing has changed, then.
+    /// Counts bytes that the application has read: the client may send as many more. Fails, changing nothing, beyond
+    /// those received.
     pub fn consumed(&mut self, id: Id, bytes: usize) -> Result<(), ConsumedTooMuch> {
         self.ends.consumed(id, bytes)
     }
 
-    /// The application sends no more on this connection, but still reads.
+    /// Ends the stream of replies; requests may still arrive.
     pub fn finish(&mut self, id: Id) {
         self.ends.finish(id);
     }
@@ -74,12 +72,12 @@ impl ServerLink {
         self.ends.close(id, reason);
     }
 
-    /// Asks the peer to move its connections away within this time.
+    /// Asks the peer to move its connections away within this time, in milliseconds.
     pub fn drain(&mut self, deadline_ms: u32) {
         self.ends.batching.control(Id::LINK, Control::Drain { deadline_ms });
     }
 
-    /// What is known about a connection.
+    /// The client and the byte counts of a connection; `None` after its end.
     pub fn info(&self, id: Id) -> Option<Info> {
         let connection = self.ends.get(id)?;
         let Stage::Established { role, .. } = self.stage else { return None };
@@ -91,13 +89,13 @@ impl ServerLink {
         })
     }
 
-    /// Replies that the client of a plain connection may not have, where its helper tells of its TCP's
-    /// acknowledgements. They are given up when the connection or the link ends.
+    /// Replies of a plain connection that the client's TCP has not acknowledged, if its helper reports that. They are
+    /// discarded when the connection or the link ends.
     pub fn unacknowledged(&self, id: Id) -> Option<Unacknowledged<'_>> {
         self.ends.get(id)?.outgoing.kept()
     }
 
-    /// Whether bytes still pass: neither end has closed, and no rule was broken.
+    /// Whether neither end has closed and the peer has broken no rule.
     pub fn is_open(&self, id: Id) -> bool {
         self.ends.get(id).is_some_and(Connection::is_open)
     }

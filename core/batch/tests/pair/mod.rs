@@ -1,4 +1,4 @@
-//! An opener and a server joined in memory, in virtual time.
+//! An opener and a server connected in memory, in virtual time.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -39,7 +39,7 @@ pub fn connect_control(client: SocketAddr) -> Control {
     Control::Connect(Connect { client, server: None, credit: 1000, session: None })
 }
 
-/// First words of a session, as a link sees them: it does not look at the proof.
+/// Opening message of a session. A link does not check its proof.
 pub fn reconnect_control(client: SocketAddr) -> Control {
     let opening = Opening {
         session: SessionId([1; 16]),
@@ -76,7 +76,7 @@ pub struct Pair {
     to_opener: Vec<u8>,
     server_seen: Vec<Seen>,
     opener_seen: Vec<Seen>,
-    /// Connections whose *closed* the server, or the opener, answers with its own close.
+    /// Connections whose close event the server, or the opener, answers with its own close.
     pub server_closes: HashSet<Id>,
     pub opener_closes: HashSet<Id>,
     /// Flips a bit of the byte at this offset of the stream.
@@ -113,7 +113,7 @@ impl Pair {
         Pair::with_limits(Limits::default(), Limits::default())
     }
 
-    /// A link that is not encrypted, for tests that put their own frames on it.
+    /// A link that is not encrypted, for tests that send their own frames.
     pub fn plain(limits: Limits) -> Pair {
         let config = ServerConfig { encryption: Encryption::Off, ..(*server_config(limits)).clone() };
         let mut pair = Pair::new(Role::Helper, helper_key(), Arc::new(config));
@@ -129,7 +129,7 @@ impl Pair {
         pair
     }
 
-    /// Opens a connection and has it accepted; the events of this are taken.
+    /// Opens a connection that the server accepts, and discards the events of that.
     pub fn open(&mut self, port: u16) -> Id {
         let id = self.opener.open(SocketAddr::new(CLIENT, port), None).unwrap();
         self.exchange();
@@ -150,7 +150,7 @@ impl Pair {
 
     /// Carries bytes both ways until nothing is left.
     pub fn exchange(&mut self) {
-        self.try_exchange().expect("no end objects");
+        self.try_exchange().expect("a link failed");
     }
 
     pub fn try_exchange(&mut self) -> Result<(), LinkError> {
@@ -163,17 +163,17 @@ impl Pair {
             self.gather();
             self.deliver_to_opener()?;
         }
-        panic!("the ends talk for ever");
+        panic!("the exchange does not end");
     }
 
-    /// Carries what there is now, in pieces of at most `cut` bytes.
+    /// Carries the bytes that wait now, in pieces of at most `cut` bytes.
     pub fn exchange_cut(&mut self, cut: usize) {
         self.gather();
         while !self.to_server.is_empty() {
-            self.deliver_to_server(cut).expect("no end objects");
+            self.deliver_to_server(cut).expect("a link failed");
         }
         while !self.to_opener.is_empty() {
-            self.deliver_some_to_opener(cut).expect("no end objects");
+            self.deliver_some_to_opener(cut).expect("a link failed");
         }
     }
 
@@ -255,7 +255,7 @@ impl Pair {
     }
 }
 
-/// Pieces of one stream that follow each other count as one.
+/// Joins consecutive pieces of one stream.
 fn push(seen: &mut Vec<Seen>, event: Seen) {
     match (seen.last_mut(), event) {
         (Some(Seen::Data(last, joined)), Seen::Data(id, bytes)) if *last == id => joined.extend(bytes),

@@ -1,4 +1,4 @@
-//! The application of the scenarios: records what it sees and checks what holds always.
+//! The scenarios' application: records events and checks the contract.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::{Application, Conn, Event, LostReason, Time, Transport};
 pub enum Seen {
     /// [`Event::Opened`].
     Opened {
-        /// The other end.
+        /// Address of the other end.
         peer: SocketAddr,
         /// Index of the listener.
         listener: Option<u16>,
@@ -35,7 +35,7 @@ pub enum Seen {
     Lost(LostReason),
 }
 
-/// What a scenario does within an event, before the probe grants anything.
+/// A scenario's action within an event, called before the probe grants anything.
 pub type Reaction = Box<dyn FnMut(Time, Conn, Seen, &mut Probe, &mut dyn Transport) + Send>;
 
 #[derive(Default)]
@@ -49,7 +49,7 @@ struct Stream {
     acknowledged: u64,
 }
 
-/// The byte at a stream offset: every stream of the scenarios carries these.
+/// The byte at a stream offset, the same in every stream of the scenarios.
 pub fn pattern(offset: u64) -> u8 {
     (offset ^ (offset >> 8) ^ (offset >> 16)).to_le_bytes()[0]
 }
@@ -57,17 +57,17 @@ pub fn pattern(offset: u64) -> u8 {
 /// Records events, and panics where one breaks the contract.
 #[derive(Default)]
 pub struct Probe {
-    /// What came, oldest first.
+    /// Events, oldest first.
     pub seen: Vec<(Conn, Seen)>,
-    /// Bytes granted within `Opened`; none at first.
+    /// Bytes granted within `Opened`; initially 0.
     pub grant_on_open: u32,
     /// Whether delivered bytes are granted again.
     pub regrant: bool,
-    /// What `poll_timeout` answers. `handle_timeout` clears it.
+    /// Result of `poll_timeout`. `handle_timeout` clears it.
     pub timeout: Option<Time>,
-    /// When `handle_timeout` was called.
+    /// Times of calls of `handle_timeout`.
     pub timeouts: Vec<Time>,
-    /// How often `end_of_turn` was called.
+    /// Number of calls of `end_of_turn`.
     pub turns: u64,
     reaction: Option<Reaction>,
     streams: BTreeMap<Conn, Stream>,
@@ -82,18 +82,18 @@ impl Probe {
         Probe::default()
     }
 
-    /// Sets what is done within each event from now on.
+    /// Sets the action within each event from now on.
     pub fn react(&mut self, reaction: Reaction) {
         self.reaction = Some(reaction);
     }
 
-    /// Grants through the transport and remembers it.
+    /// Grants bytes, and counts them for the check of promise 2.
     pub fn grant(&mut self, conn: Conn, bytes: u32, out: &mut dyn Transport) {
         self.streams.entry(conn).or_default().granted += u64::from(bytes);
         out.grant(conn, bytes);
     }
 
-    /// Aborts through the transport and remembers that nothing may follow.
+    /// Aborts, and expects no further event (promise 6).
     pub fn abort(&mut self, conn: Conn, out: &mut dyn Transport) {
         self.streams.entry(conn).or_default().aborted = true;
         out.abort(conn);
@@ -104,7 +104,7 @@ impl Probe {
         self.streams.get(&conn).map_or(0, |stream| stream.received)
     }
 
-    /// The offset of the last `Acknowledged` of a connection.
+    /// Offset of a connection's last `Acknowledged`.
     pub fn acknowledged(&self, conn: Conn) -> u64 {
         self.streams.get(&conn).map_or(0, |stream| stream.acknowledged)
     }
@@ -114,18 +114,18 @@ impl Probe {
         self.seen.iter().filter(|(of, _)| *of == conn).map(|(_, seen)| *seen).collect()
     }
 
-    /// Whether a connection saw this event.
+    /// Whether a connection had this event.
     pub fn saw(&self, conn: Conn, event: Seen) -> bool {
         self.seen.contains(&(conn, event))
     }
 
-    /// Connections that came from a listener, oldest first.
+    /// Accepted connections, oldest first.
     pub fn accepted(&self) -> Vec<Conn> {
         let opened = |seen: &Seen| matches!(seen, Seen::Opened { listener: Some(_), .. });
         self.seen.iter().filter(|(_, seen)| opened(seen)).map(|(conn, _)| *conn).collect()
     }
 
-    /// Whether events came after the last `end_of_turn`.
+    /// Whether there were events since the last `end_of_turn`.
     pub fn in_group(&self) -> bool {
         self.open_group
     }

@@ -1,4 +1,4 @@
-//! The scenarios, by promise.
+//! The scenarios, in the order of the contract's promises.
 
 use alloc::boxed::Box;
 
@@ -23,10 +23,10 @@ pub const SCENARIOS: &[(&str, Scenario)] = &[
     ("p8_turns_end_and_timeouts_come", p8_turns_end_and_timeouts_come),
     ("p9_methods_do_not_call_back", p9_methods_do_not_call_back),
     ("listeners_open_and_close", listeners_open_and_close),
-    ("acknowledged_is_told_where_watched", acknowledged_is_told_where_watched),
+    ("acknowledged_is_reported_where_watched", acknowledged_is_reported_where_watched),
 ];
 
-/// Promise 1, and what `Opened` says.
+/// Promise 1, and the fields of `Opened`.
 fn p1_the_first_event_is_opened_or_lost(rig: &mut dyn Rig) {
     let (ours, theirs) = connected(rig);
     let target = rig.listener();
@@ -61,7 +61,7 @@ fn p2_no_more_is_delivered_than_granted(rig: &mut dyn Rig) {
             probe.grant(target, 7, out);
         });
         rig.wait("22 bytes", to, |probe| probe.received(target) == 22);
-        // A grant before the bytes are there, across several arrivals.
+        // A grant before the bytes arrive, in several pieces.
         rig.on(to, |probe, out| probe.grant(target, 100_000, out));
         rig.wait("the first part", to, |probe| probe.received(target) == 1000);
         send_all(rig, from, source, 1000, 100_000);
@@ -71,7 +71,7 @@ fn p2_no_more_is_delivered_than_granted(rig: &mut dyn Rig) {
     }
 }
 
-/// Promise 2: what is granted within an event takes effect, without another event to wake the connection.
+/// Promise 2: a grant within an event takes effect without another event on the connection.
 fn p2_a_grant_within_an_event_counts(rig: &mut dyn Rig) {
     let (ours, theirs) = connected(rig);
     rig.on(Accepting, |probe, _| probe.regrant = true);
@@ -81,13 +81,13 @@ fn p2_a_grant_within_an_event_counts(rig: &mut dyn Rig) {
     rig.wait("all bytes, 777 at a time", Accepting, |probe| probe.received(theirs) == 50_000);
 }
 
-/// Promise 3: an end without bytes before it is told to a side that has granted nothing.
+/// Promise 3: `Finished` without bytes before it reaches a side that has granted nothing.
 fn p3_finished_needs_no_grant(rig: &mut dyn Rig) {
     let (ours, theirs) = connected(rig);
     rig.on(Connecting, |_, out| out.finish(ours));
     rig.wait("Finished", Accepting, |probe| probe.saw(theirs, Seen::Finished));
 
-    // With a grant of exactly what was sent, no further grant is needed.
+    // A grant of exactly the bytes sent is enough for `Finished`.
     let (ours, theirs) = connected(rig);
     send_all(rig, Connecting, ours, 0, 1000);
     rig.on(Connecting, |_, out| out.finish(ours));
@@ -105,7 +105,7 @@ fn p3_finished_needs_no_grant(rig: &mut dyn Rig) {
     assert_eq!(rig.on(Accepting, |probe, _| probe.received(theirs)), 1000);
 }
 
-/// Promise 3: bytes and the end at once arrive in order; the other direction goes on.
+/// Promise 3: bytes and `Finished` of one turn arrive in order; the other direction stays open.
 fn p3_finished_comes_last_and_half_closes(rig: &mut dyn Rig) {
     rig.on(Accepting, |probe, _| (probe.grant_on_open, probe.regrant) = (100_000, true));
     rig.on(Connecting, |probe, _| (probe.grant_on_open, probe.regrant) = (100_000, true));
@@ -128,13 +128,12 @@ fn p3_finished_comes_last_and_half_closes(rig: &mut dyn Rig) {
     }
 }
 
-/// Promise 4.
 fn p4_send_takes_what_there_is_room_for(rig: &mut dyn Rig) {
     let (ours, theirs) = connected(rig);
     let piece = 10_000;
     let mut sent = 0_u64;
     let mut short = false;
-    // Nobody reads: sooner or later there is no room.
+    // The peer does not read, so the room must come to an end.
     while !short {
         let bytes = stream(sent, piece);
         let (room, taken) = rig.on(Connecting, |_, out| (out.room(ours), out.send(ours, &bytes)));
@@ -142,12 +141,12 @@ fn p4_send_takes_what_there_is_room_for(rig: &mut dyn Rig) {
         assert_eq!(taken, room.min(piece), "took less than there was room for");
         sent += taken as u64;
         short = taken < piece;
-        assert!(sent < 1 << 30, "a peer that never reads must be met with a bound");
+        assert!(sent < 1 << 30, "unbounded buffering for a peer that does not read");
         rig.step();
     }
     rig.settle();
     let rooms = |probe: &Probe| probe.of(ours).iter().filter(|seen| **seen == Seen::Room).count();
-    // The host may have moved some bytes on meanwhile: fill up again until it is quiet.
+    // The host may have taken more bytes meanwhile: fill the buffers until there is no more `Room`.
     loop {
         let before = rig.on(Connecting, |probe, _| rooms(probe));
         sent += rig.on(Connecting, |_, out| out.send(ours, &stream(sent, piece * 10))) as u64;
@@ -169,17 +168,16 @@ fn p4_send_takes_what_there_is_room_for(rig: &mut dyn Rig) {
     assert_eq!(rig.on(Connecting, |_, out| out.queued(ours)), 0);
 }
 
-/// Promise 4 for chunks: whole or not at all, in order with `send`, and the buffers come back.
+/// Promise 4 for chunks: taken whole or returned whole, in order with `send`; buffers are returned for reuse.
 fn p4_chunks_keep_their_order_and_come_back_whole(rig: &mut dyn Rig) {
     let (ours, theirs) = connected(rig);
-    // An empty transport takes any length.
     let huge = 3 << 20;
     let taken = rig.on(Connecting, |_, out| out.send_chunk(ours, Chunk::from(stream(0, huge))).is_ok());
     assert!(taken, "an empty transport takes a chunk of any length");
     let mut sent = huge as u64;
     let returned = rig.on(Connecting, |_, out| out.send_chunk(ours, Chunk::from(stream(sent, huge))).err());
     match returned {
-        Some(chunk) => assert_eq!(chunk.as_slice(), stream(sent, huge), "a chunk comes back whole"),
+        Some(chunk) => assert_eq!(chunk.as_slice(), stream(sent, huge), "a refused chunk is returned whole"),
         None => sent += huge as u64,
     }
     rig.on(Accepting, |probe, out| {
@@ -187,8 +185,8 @@ fn p4_chunks_keep_their_order_and_come_back_whole(rig: &mut dyn Rig) {
         probe.grant(theirs, 400_000, out);
     });
     rig.wait("the huge chunk", Accepting, |probe| probe.received(theirs) == sent);
-    rig.settle(); // until acknowledgements are back as well
-    // Bytes, chunk, bytes, chunk in one turn, many turns.
+    rig.settle(); // Acknowledgements arrive too.
+    // Bytes, chunk, bytes, chunk in one turn; repeated.
     for turn in 0..50_u64 {
         #[expect(clippy::cast_possible_truncation, reason = "a few hundred turns at most")]
         let (first, second) = (100 + turn as usize, 1 + 37 * turn as usize);
@@ -209,10 +207,9 @@ fn p4_chunks_keep_their_order_and_come_back_whole(rig: &mut dyn Rig) {
         sent = next;
         rig.wait("bytes and chunks in order", Accepting, |probe| probe.received(theirs) == sent);
     }
-    assert!(rig.on(Connecting, |_, out| out.spent_chunk().is_some()), "spent chunks come back");
+    assert!(rig.on(Connecting, |_, out| out.spent_chunk().is_some()), "spent chunks are returned for reuse");
 }
 
-/// Promise 5.
 fn p5_finish_delivers_what_was_taken(rig: &mut dyn Rig) {
     let (ours, theirs) = connected(rig);
     let length = 5 << 20;
@@ -227,7 +224,7 @@ fn p5_finish_delivers_what_was_taken(rig: &mut dyn Rig) {
     });
     rig.wait("Finished", Accepting, |probe| probe.saw(theirs, Seen::Finished));
     assert_eq!(rig.on(Accepting, |probe, _| probe.received(theirs)), length as u64);
-    // One direction is open: nothing is freed.
+    // The connection is not freed while one direction is open.
     rig.settle();
     assert!(!rig.on(Connecting, |probe, _| probe.saw(ours, Seen::Lost(LostReason::Closed))));
     rig.on(Accepting, |_, out| out.finish(theirs));
@@ -235,7 +232,7 @@ fn p5_finish_delivers_what_was_taken(rig: &mut dyn Rig) {
     rig.wait("the end", Accepting, |probe| probe.saw(theirs, Seen::Lost(LostReason::Closed)));
 }
 
-/// Promise 6: an abort is silent here and a reset there, whatever was under way.
+/// Promise 6: an abort causes no event at this side and a reset at the other, whatever was in flight.
 fn p6_nothing_follows_an_abort(rig: &mut dyn Rig) {
     for side in [Connecting, Accepting] {
         let (ours, theirs) = connected(rig);
@@ -260,7 +257,6 @@ fn p6_nothing_follows_an_abort(rig: &mut dyn Rig) {
     rig.settle();
 }
 
-/// Promise 6, within the event itself.
 fn p6_an_abort_within_an_event(rig: &mut dyn Rig) {
     let (ours, theirs) = connected(rig);
     rig.on(Accepting, |probe, out| {
@@ -286,7 +282,7 @@ fn p6_an_abort_within_an_event(rig: &mut dyn Rig) {
     rig.settle();
 }
 
-/// Promise 7: no method of a stale connection touches the one that has its slot now.
+/// Promise 7: no method called with a stale connection affects the one that reuses its slot.
 fn p7_a_stale_connection_is_ignored(rig: &mut dyn Rig) {
     let (stale, _) = connected(rig);
     rig.on(Connecting, |probe, out| probe.abort(stale, out));
@@ -294,7 +290,7 @@ fn p7_a_stale_connection_is_ignored(rig: &mut dyn Rig) {
     let mut reused = false;
     for _ in 0..8 {
         let (ours, theirs) = connected(rig);
-        assert_ne!(ours, stale, "a generation tells the users of a slot apart");
+        assert_ne!(ours, stale, "each use of a slot has its own generation");
         reused |= ours.slot == stale.slot;
         rig.on(Connecting, |_, out| {
             assert_eq!(out.room(stale), 0);
@@ -315,10 +311,9 @@ fn p7_a_stale_connection_is_ignored(rig: &mut dyn Rig) {
         assert_eq!(rig.on(Connecting, |probe, _| probe.received(ours)), 0, "a stale grant counted");
         assert!(!rig.on(Accepting, |probe, _| probe.saw(theirs, Seen::Finished)), "a stale finish counted");
     }
-    assert!(reused, "slots are small and dense: a freed one is used again soon");
+    assert!(reused, "freed slots are reused soon, so that they stay dense");
 }
 
-/// Promise 8.
 fn p8_turns_end_and_timeouts_come(rig: &mut dyn Rig) {
     let (ours, theirs) = connected(rig);
     for side in [Connecting, Accepting] {
@@ -336,7 +331,7 @@ fn p8_turns_end_and_timeouts_come(rig: &mut dyn Rig) {
         rig.on(Accepting, |probe, _| assert!(probe.timeouts[before] >= asked && probe.timeout.is_none()));
     }
     assert!(rig.now() >= start);
-    // A timeout does not starve under data, nor data under timeouts.
+    // Neither timeouts nor data starve each other.
     rig.on(Accepting, |probe, out| {
         probe.regrant = true;
         probe.grant(theirs, 10_000, out);
@@ -348,7 +343,7 @@ fn p8_turns_end_and_timeouts_come(rig: &mut dyn Rig) {
     rig.wait("the data", Accepting, |probe| probe.received(theirs) == 100_000);
 }
 
-/// Promise 9: the probe fails when it is entered twice, so call everything within events.
+/// Promise 9: the probe panics when it is re-entered, so this scenario calls every method within events.
 fn p9_methods_do_not_call_back(rig: &mut dyn Rig) {
     let nobody = rig.nobody();
     rig.on(Accepting, |probe, _| {
@@ -391,7 +386,7 @@ fn listeners_open_and_close(rig: &mut dyn Rig) {
         rig.on(Accepting, |_, out| {
             out.set_listening(0, false);
             out.set_listening(0, false);
-            // An index that nobody configured is ignored.
+            // An index without a listener is ignored.
             out.set_listening(7, true);
         });
         refused(rig);
@@ -403,8 +398,8 @@ fn listeners_open_and_close(rig: &mut dyn Rig) {
     rig.wait("the first connection's bytes", Accepting, |probe| probe.received(theirs) == 1000);
 }
 
-/// `Acknowledged` comes where it is watched, up to all that was sent, and nowhere else.
-fn acknowledged_is_told_where_watched(rig: &mut dyn Rig) {
+/// `Acknowledged` events come only for watched connections, up to all bytes sent.
+fn acknowledged_is_reported_where_watched(rig: &mut dyn Rig) {
     let (watched, first) = connected(rig);
     let (unwatched, second) = connected(rig);
     rig.on(Connecting, |_, out| out.watch_acknowledged(watched, true));
@@ -419,7 +414,7 @@ fn acknowledged_is_told_where_watched(rig: &mut dyn Rig) {
     }
     rig.settle();
     assert_eq!(rig.on(Connecting, |probe, _| probe.acknowledged(unwatched)), 0);
-    // What was sent before watching counts as well; switching off silences.
+    // Bytes sent before watching count too; after switching off there are no more events.
     rig.on(Connecting, |_, out| {
         out.watch_acknowledged(unwatched, true);
         out.watch_acknowledged(watched, false);
@@ -428,7 +423,7 @@ fn acknowledged_is_told_where_watched(rig: &mut dyn Rig) {
     rig.wait("Acknowledged, watched late", Connecting, |probe| probe.acknowledged(unwatched) == 3000);
     rig.settle();
     assert_eq!(rig.on(Connecting, |probe, _| probe.acknowledged(watched)), 3000);
-    // An end is told only after the last acknowledgement.
+    // `Lost` follows the last acknowledgement.
     rig.on(Connecting, |_, out| {
         out.send(unwatched, &stream(3000, 500));
         out.finish(unwatched);

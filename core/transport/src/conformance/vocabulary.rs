@@ -1,4 +1,4 @@
-//! What scenarios are written in: commands with a result, waiting, connections, streams.
+//! Helper functions of the scenarios: commands with a result, waiting, connections, streams.
 
 use alloc::vec::Vec;
 
@@ -6,7 +6,6 @@ use super::Side::{Accepting, Connecting};
 use super::{Probe, Rig, Side, pattern};
 use crate::{Conn, Transport};
 
-/// Commands with a result, and waiting.
 pub(super) trait RigExt: Rig {
     fn on<R>(&mut self, side: Side, act: impl FnMut(&mut Probe, &mut dyn Transport) -> R) -> R;
     fn wait(&mut self, what: &str, side: Side, until: impl FnMut(&Probe) -> bool);
@@ -40,7 +39,7 @@ impl<T: Rig + ?Sized> RigExt for T {
     }
 }
 
-/// Opens the listener and one connection: (connecting end, accepting end).
+/// Opens the listener and one connection. Returns (connecting end, accepting end).
 pub(super) fn connected(rig: &mut dyn Rig) -> (Conn, Conn) {
     let target = rig.listener();
     let before = rig.on(Accepting, |probe, out| {
@@ -59,19 +58,19 @@ pub(super) fn connect(rig: &mut dyn Rig, target: core::net::SocketAddr) -> Conn 
     conn.expect("a rig runs a command before it returns").expect("room for a connection")
 }
 
-/// The bytes of a stream between two offsets.
+/// `length` bytes of a stream from an offset on.
 pub(super) fn stream(from: u64, length: usize) -> Vec<u8> {
     (from..).take(length).map(pattern).collect()
 }
 
-/// Sends the stream's bytes from an offset on, as room allows.
+/// Sends `length` bytes of the stream from an offset on, as room allows.
 pub(super) fn send_all(rig: &mut dyn Rig, side: Side, conn: Conn, from: u64, length: usize) {
     let bytes = stream(from, length);
     let deadline = rig.now() + rig.patience();
     let mut sent = 0;
     while sent < bytes.len() {
         sent += rig.on(side, |_, out| out.send(conn, &bytes[sent..]));
-        assert!(rig.now() < deadline, "only {sent} of {length} bytes were taken");
+        assert!(rig.now() < deadline, "{sent} of {length} bytes sent within the rig's patience");
         rig.step();
     }
 }

@@ -1,4 +1,4 @@
-//! Which etcd is trusted, and as whom it is asked: certificates and a password, read from files and checked.
+//! Credentials for etcd: certificates and a password, read from files and checked.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -17,17 +17,17 @@ use zeroize::Zeroizing;
 
 use crate::EtcdPlace;
 
-/// The bundle of all public authorities has a fifth of this.
+/// Five times the bundle of all public authorities.
 const CERTIFICATES_BYTES_MAX: usize = 1 << 20;
 const KEY_BYTES_MAX: usize = 64 << 10;
 const PASSWORD_BYTES_MAX: usize = 1024;
 
-/// The files that say which etcd is trusted, and as whom it is asked. Certificates and keys are PEM.
+/// Files with the trusted authorities and this program's credentials. Certificates and keys are PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EtcdFiles {
-    /// Certificates of the authorities that etcd's certificate may come from; https needs it.
+    /// Certificates of the authorities that etcd's certificate may come from; required for https.
     pub ca_file: Option<PathBuf>,
-    /// The client certificate, with its chain, for an etcd that asks for one.
+    /// The client certificate with its chain, for an etcd that requires one.
     pub cert_file: Option<PathBuf>,
     /// The client certificate's private key.
     pub key_file: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub struct EtcdFiles {
     pub password_file: Option<PathBuf>,
 }
 
-/// What [`EtcdFiles`] say, checked. By default an etcd over http without users.
+/// The checked contents of [`EtcdFiles`]. The default is for an etcd over http without users.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct EtcdAccess(Arc<Secrets>);
 
@@ -49,22 +49,22 @@ struct Secrets {
     login: Option<(String, Zeroizing<String>)>,
 }
 
-/// What is wrong with an etcd's files. Its text tells the operator the next step.
+/// An error in the files for etcd. Its text contains the operator's next step.
 #[derive(Debug)]
 pub enum AccessError {
-    /// A private key or a password cannot be used.
+    /// The file of a private key or a password cannot be used.
     Secret(SecretFileError),
     /// A file cannot be read.
     Read(PathBuf, io::Error),
-    /// A file holds no certificate.
+    /// A file contains no certificate.
     NoCertificate(PathBuf),
-    /// The private key cannot be used, or is another certificate's.
+    /// The private key cannot be used, or belongs to another certificate.
     Key(PathBuf, rustls::Error),
-    /// The file holds no private key.
+    /// A file contains no private key.
     NoKey(PathBuf),
-    /// The password's file is empty, or has several lines.
+    /// The password file is empty, or has several lines.
     Password(PathBuf),
-    /// Something belongs to what is given, or does not.
+    /// Options that require or exclude each other. Holds the whole message.
     Combination(&'static str),
 }
 
@@ -95,10 +95,7 @@ impl fmt::Display for AccessError {
 impl std::error::Error for AccessError {}
 
 impl EtcdAccess {
-    /// Reads the files, for this etcd.
-    ///
-    /// # Errors
-    /// What an operator has to put right.
+    /// Reads and checks the files for the etcd at `place`, each by itself and together with the endpoints' schemes.
     pub fn read(files: &EtcdFiles, place: &EtcdPlace) -> Result<EtcdAccess, AccessError> {
         check(files, place)?;
         let certificates = |path: &Option<PathBuf>| path.as_deref().map_or(Ok(Vec::new()), read_certificates);
@@ -127,12 +124,11 @@ impl EtcdAccess {
         Ok(EtcdAccess(Arc::new(secrets)))
     }
 
-    /// User and password.
     pub(crate) fn login(&self) -> Option<(&str, &str)> {
         self.0.login.as_ref().map(|(user, password)| (user.as_str(), password.as_str()))
     }
 
-    /// The files were checked, so what cannot be used now is not there.
+    /// TLS configuration. Drops parse errors: [`read`](Self::read) has checked the files.
     pub(crate) fn tls(&self) -> TlsConfig {
         let owned = |pem: &[u8]| -> Vec<Certificate<'static>> {
             certificates_of(pem).iter().map(|one| Certificate::from_der(one).to_owned()).collect()
@@ -146,7 +142,7 @@ impl EtcdAccess {
     }
 }
 
-/// Nothing of a secret.
+/// Prints no secrets.
 impl fmt::Debug for EtcdAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EtcdAccess")

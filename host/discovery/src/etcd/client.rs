@@ -1,4 +1,4 @@
-//! Requests to an etcd cluster, one member at a time.
+//! Requests to an etcd cluster, to one member at a time.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use super::access::EtcdAccess;
 use super::messages::{Login, Refusal, Streamed, Token};
 use crate::EtcdPlace;
 
-/// What an answer may have. A list of the most helpers takes less.
+/// Maximal size of an answer's body. A list of `HELPERS_MAX` helpers takes less.
 const BODY_BYTES_MAX: u64 = 8 << 20;
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Words of a server that are repeated to operators.
-const WORDS_BYTES_MAX: usize = 200;
+/// Maximal length of etcd's messages in our errors.
+const MESSAGE_BYTES_MAX: usize = 200;
 
 /// Status codes of gRPC.
 const INVALID_ARGUMENT: u32 = 3;
@@ -25,12 +25,10 @@ const PERMISSION_DENIED: u32 = 7;
 const FAILED_PRECONDITION: u32 = 9;
 const UNAUTHENTICATED: u32 = 16;
 
-/// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
-    /// Under which of gRPC's status codes etcd refuses; none: it has not understood the request, or not answered.
+    /// etcd's gRPC status code. `None`: etcd has not answered, or not understood the request.
     code: Option<u32>,
-    /// For operators.
     message: String,
 }
 
@@ -39,19 +37,19 @@ impl Failed {
         Failed { code: None, message: message.into() }
     }
 
-    /// What the request names does not exist.
+    /// The key or lease of the request does not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         self.code == Some(NOT_FOUND)
     }
 
-    /// Every other member would refuse, too.
+    /// All other members would refuse the request too.
     fn is_final(&self) -> bool {
         let all = [INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION, UNAUTHENTICATED];
         self.code.is_some_and(|code| all.contains(&code))
     }
 
     /// The token has expired, or users have changed since it was made.
-    fn is_old_token(&self) -> bool {
+    fn is_token_expired(&self) -> bool {
         self.code == Some(UNAUTHENTICATED)
             || self.code == Some(INVALID_ARGUMENT) && self.message.contains("auth store is old")
     }
@@ -77,39 +75,38 @@ impl From<ureq::Error> for Failed {
     }
 }
 
-/// Asks a cluster, as one user.
 #[derive(Debug)]
 pub(crate) struct Client {
     access: EtcdAccess,
     agent: Agent,
     endpoints: Vec<String>,
     current: usize,
-    /// Stands for user and password until it expires.
+    /// Replaces user and password until it expires.
     token: Option<Zeroizing<String>>,
 }
 
 impl Client {
-    /// A member may take this long for an answer. Begins with any of the members, so that all of them get their share.
+    /// `timeout` bounds one member's answer. Begins with a random member, so that requests are spread over all.
     pub(crate) fn new(place: &EtcdPlace, access: &EtcdAccess, timeout: Duration) -> Client {
         let mut any = [0; 2];
-        // Without randomness it is the first one.
+        // Without random bytes the first member is used.
         let _ = getrandom::fill(&mut any);
         let current = usize::from(u16::from_ne_bytes(any)) % place.endpoints.len().max(1);
         let endpoints = place.endpoints.clone();
         Client { access: access.clone(), agent: agent(access, timeout), endpoints, current, token: None }
     }
 
-    /// Makes the requests; shutting it down ends the one that is under way.
+    /// The agent that makes the requests. Shutting it down ends the present request.
     pub(crate) fn agent(&self) -> Agent {
         self.agent.clone()
     }
 
-    /// Makes requests again after its agent was shut down, with another timeout.
-    pub(crate) fn revive(&mut self, timeout: Duration) {
+    /// Replaces the agent, with another timeout, so that requests work again after a shutdown.
+    pub(crate) fn replace_agent(&mut self, timeout: Duration) {
         self.agent = agent(&self.access, timeout);
     }
 
-    /// One question, one answer: of the first member that has one.
+    /// Sends a request and returns the answer of the first member that has one.
     pub(crate) fn ask<T: DeserializeOwned>(&mut self, path: &str, body: &Value) -> Result<T, Failed> {
         let body = body.to_string();
         let mut failed = Failed::because("no endpoint");
@@ -127,7 +124,7 @@ impl Client {
         Err(failed)
     }
 
-    /// As [`ask`](Self::ask), where the answer's form is that of a stream.
+    /// As [`ask`](Self::ask), for answers in the form of a stream.
     pub(crate) fn ask_streamed<T: DeserializeOwned>(
         &mut self,
         path: &str,
@@ -136,11 +133,11 @@ impl Client {
         let Streamed { result, error } = self.ask(path, body)?;
         result.ok_or_else(|| match error {
             Some(error) => refused("", Refusal { error, code: 0 }),
-            None => Failed::because("answers with nothing"),
+            None => Failed::because("answers without a result"),
         })
     }
 
-    /// Once more with a new token, where the one at hand is not accepted any more.
+    /// Sends a request to one member, and again with a new token if the present one has expired.
     fn ask_member<T: DeserializeOwned>(
         &mut self,
         endpoint: &str,
@@ -149,7 +146,7 @@ impl Client {
     ) -> Result<T, Failed> {
         let had_token = self.token.is_some();
         let first = self.ask_as_user(endpoint, path, body);
-        if !had_token || !first.as_ref().is_err_and(Failed::is_old_token) {
+        if !had_token || !first.as_ref().is_err_and(Failed::is_token_expired) {
             return first;
         }
         self.token = None;
@@ -185,7 +182,7 @@ impl Client {
         if status == 200 {
             return Ok(bytes);
         }
-        // Some refusals are plain text.
+        // Some of etcd's errors are plain text.
         let refusal = serde_json::from_slice(&bytes)
             .unwrap_or_else(|_| Refusal { error: String::from_utf8_lossy(&bytes).into(), code: 0 });
         Err(refused(&format!(" with status {status}"), refusal))
@@ -207,9 +204,9 @@ fn agent(access: &EtcdAccess, timeout: Duration) -> Agent {
 }
 
 fn refused(status: &str, refusal: Refusal) -> Failed {
-    let (code, words) = refusal.reason();
-    let words = if words.is_empty() { "is it etcd, version 3.4 or later?" } else { &words };
-    Failed { code: Some(code), message: format!("refuses{status}: {}", short(words)) }
+    let (code, message) = refusal.reason();
+    let message = if message.is_empty() { "is it etcd, version 3.4 or later?" } else { &message };
+    Failed { code: Some(code), message: format!("refuses{status}: {}", short(message)) }
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failed> {
@@ -219,10 +216,10 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failed> {
     })
 }
 
-fn short(words: &str) -> String {
-    let mut end = words.len().min(WORDS_BYTES_MAX);
-    while !words.is_char_boundary(end) {
+fn short(message: &str) -> String {
+    let mut end = message.len().min(MESSAGE_BYTES_MAX);
+    while !message.is_char_boundary(end) {
         end -= 1;
     }
-    words[..end].chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    message[..end].chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -1,23 +1,21 @@
-//! Which helpers are believed to be there, from what etcd says. No I/O, no clock.
+//! The list of helpers, computed from etcd's answers. No I/O, no clock.
 //!
-//! Two rules keep a directory's trouble away from clients, because the address of a helper that has gone costs them
-//! little (they ask others, too), and a list without the helpers that serve costs them their relief:
-//! - a helper that is missing from an answer, although its removal has not been seen, stays for a while: an etcd that
-//!   has lost its data gets it back from the helpers, one after the other;
-//! - a list does not become empty before it has been empty for a while, even when all are removed: a cluster that
-//!   was cut off from the helpers lets all of them expire at the same time.
+//! Two rules protect clients from failures of etcd. The address of a helper that has ended costs clients little,
+//! because they ask other helpers too; a list without working helpers costs them their relief:
+//! - A helper that is missing from an answer without a seen removal stays for a grace time: helpers register again, one
+//!   after the other, in an etcd that has lost its data.
+//! - The list becomes empty only after it has been empty for the grace time, even if all helpers were removed: in a
+//!   cluster that was cut off from the helpers all their leases expire at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use crate::{Entry, HELPERS_MAX};
 
-/// Helpers by name.
 #[derive(Debug)]
 pub(crate) struct Members {
     grace: Duration,
     all: BTreeMap<String, Member>,
-    /// The last list that was not empty.
     last: Vec<Entry>,
     empty_since: Option<Instant>,
 }
@@ -28,7 +26,7 @@ struct Member {
     missing_since: Option<Instant>,
 }
 
-/// There is no room for another.
+/// The list already has [`HELPERS_MAX`] helpers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
@@ -37,9 +35,9 @@ impl Members {
         Members { grace, all: BTreeMap::new(), last: Vec::new(), empty_since: None }
     }
 
-    /// All names that an answer has; their entries come by [`put`](Self::put), unless they make no sense: then what
-    /// was known of them before stays. `removals_seen`: a helper that the last answer had and this one does not was
-    /// removed. Otherwise it is missing; how many are now that were not before.
+    /// Updates the set of helpers to the names in an answer. Their entries follow by [`put`](Self::put); a helper whose
+    /// entry is invalid keeps its last one. `removals_seen`: the previous answer is from the same history, so a name
+    /// that disappeared was removed. Otherwise the helper is missing. Returns how many helpers became missing.
     pub(crate) fn looked_up(&mut self, now: Instant, names: &BTreeSet<String>, removals_seen: bool) -> usize {
         let mut newly = 0;
         self.all.retain(|name, member| {
@@ -55,7 +53,6 @@ impl Members {
         newly
     }
 
-    /// Is there, or has changed.
     pub(crate) fn put(&mut self, entry: Entry) -> Result<(), Full> {
         let name = entry.name.clone().unwrap_or_default();
         if self.all.len() >= HELPERS_MAX && !self.all.contains_key(&name) {
@@ -65,7 +62,6 @@ impl Members {
         Ok(())
     }
 
-    /// The list now.
     pub(crate) fn list(&mut self, now: Instant) -> Vec<Entry> {
         let grace = self.grace;
         self.all.retain(|_, member| member.missing_since.is_none_or(|since| now < since + grace));
@@ -99,12 +95,12 @@ mod tests {
             self.start + Duration::from_secs(seconds)
         }
 
-        /// The first answer after a failure has these.
+        /// The first answer after a failure holds these names.
         fn looked_up(&mut self, seconds: u64, names: &[&str]) -> usize {
             self.answered(seconds, names, false)
         }
 
-        /// The next answer has these.
+        /// The next answer holds these names.
         fn followed(&mut self, seconds: u64, names: &[&str]) {
             assert_eq!(self.answered(seconds, names, true), 0);
         }
@@ -128,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_answer_is_believed_even_if_it_is_empty() {
+    fn the_first_answer_is_used_even_if_it_is_empty() {
         let mut trial = Trial::new();
         assert_eq!(trial.looked_up(0, &[]), 0);
         assert!(trial.list(0).is_empty());
@@ -137,32 +133,32 @@ mod tests {
     }
 
     #[test]
-    fn who_is_missing_stays_for_a_while_and_who_is_removed_does_not() {
+    fn missing_helpers_stay_for_the_grace_time_and_removed_ones_do_not() {
         let mut trial = Trial::new();
         trial.looked_up(0, &["a", "bb", "ccc"]);
         assert_eq!(trial.list(0), ["a", "bb", "ccc"]);
         assert_eq!(trial.looked_up(1, &["bb"]), 2);
-        assert_eq!(trial.looked_up(2, &["bb"]), 0, "it was known");
+        assert_eq!(trial.looked_up(2, &["bb"]), 0, "they were missing before");
         assert_eq!(trial.list(2), ["a", "bb", "ccc"]);
         trial.followed(15, &["a"]);
-        assert_eq!(trial.list(15), ["a", "ccc"], "missing since before");
+        assert_eq!(trial.list(15), ["a", "ccc"], "ccc was missing already");
         assert_eq!(trial.list(16), ["a"]);
     }
 
     #[test]
-    fn an_etcd_that_has_lost_its_data_gets_it_back_from_the_helpers() {
+    fn helpers_stay_in_the_list_while_they_register_again() {
         let mut trial = Trial::new();
         trial.looked_up(0, &["a", "bb"]);
         trial.list(0);
         trial.looked_up(1, &[]);
         trial.put("a");
-        assert_eq!(trial.list(2), ["a", "bb"], "not all clients to the first helper that is back");
+        assert_eq!(trial.list(2), ["a", "bb"], "the list does not shrink to the first helper that is back");
         trial.put("bb");
         assert_eq!(trial.list(99), ["a", "bb"]);
     }
 
     #[test]
-    fn a_list_is_not_emptied_at_once_whatever_happens() {
+    fn a_list_becomes_empty_only_after_the_grace_time() {
         let mut trial = Trial::new();
         trial.looked_up(0, &["a", "bb"]);
         trial.list(0);
@@ -179,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_only_so_many() {
+    fn the_number_of_helpers_is_bounded() {
         let mut members = Members::new(GRACE);
         let entry = |n: usize| Entry { link: ([10, 0, 0, 1], 1).into(), name: Some(n.to_string()) };
         (0..HELPERS_MAX).for_each(|n| members.put(entry(n)).unwrap());

@@ -1,10 +1,9 @@
-//! What etcd's JSON gateway says (API v3). Numbers of 64 bits are texts there, and what is zero is left out.
+//! Messages of etcd's JSON gateway (API v3). It writes 64-bit numbers as strings, and omits zeros.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Comes with every answer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Header {
@@ -14,7 +13,6 @@ pub(crate) struct Header {
     pub(crate) revision: u64,
 }
 
-/// A key with its value.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct KeyValue {
@@ -23,7 +21,7 @@ pub(crate) struct KeyValue {
 }
 
 impl KeyValue {
-    /// As it came, in base64.
+    /// The key in base64, as received.
     pub(crate) fn raw_key(&self) -> &str {
         &self.key
     }
@@ -32,14 +30,14 @@ impl KeyValue {
         decoded(&self.key)
     }
 
-    /// `None` also where it is longer than this.
+    /// The value; `None` if it is longer than `bytes_max`, or is not UTF-8.
     pub(crate) fn value(&self, bytes_max: usize) -> Option<String> {
-        // Four characters for three bytes.
+        // Base64 has four characters for three bytes.
         if self.value.len() / 4 * 3 > bytes_max + 2 { None } else { decoded(&self.value) }
     }
 }
 
-/// Of `/v3/kv/range`.
+/// Answer of `/v3/kv/range`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Range {
@@ -49,38 +47,37 @@ pub(crate) struct Range {
     pub(crate) count: u64,
 }
 
-/// Of `/v3/auth/authenticate`: the question.
+/// Request of `/v3/auth/authenticate`.
 #[derive(Serialize)]
 pub(crate) struct Login<'a> {
     pub(crate) name: &'a str,
     pub(crate) password: &'a str,
 }
 
-/// Of `/v3/auth/authenticate`: the answer.
+/// Answer of `/v3/auth/authenticate`.
 #[derive(Deserialize)]
 pub(crate) struct Token {
     pub(crate) token: String,
 }
 
-/// An answer in the form of a stream.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Streamed<T> {
     pub(crate) result: Option<T>,
     pub(crate) error: Option<serde_json::Value>,
 }
 
-/// Of `/v3/lease/grant` and `/v3/lease/keepalive`.
+/// Answer of `/v3/lease/grant` and `/v3/lease/keepalive`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Lease {
     #[serde(rename = "ID", deserialize_with = "number")]
     pub(crate) id: u64,
-    /// Seconds; 0: there is no such lease.
+    /// Seconds; 0: the lease does not exist.
     #[serde(rename = "TTL", deserialize_with = "number")]
     pub(crate) ttl: u64,
 }
 
-/// Of `/v3/kv/txn`.
+/// Answer of `/v3/kv/txn`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Transaction {
@@ -88,44 +85,39 @@ pub(crate) struct Transaction {
     pub(crate) responses: Vec<Response>,
 }
 
-/// Of one of its steps.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Response {
     pub(crate) response_range: Option<Range>,
 }
 
-/// Why something is refused.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Refusal {
-    /// A text; in a stream an object with the text and gRPC's code.
+    /// A string; in a stream an object with the message and gRPC's code.
     pub(crate) error: serde_json::Value,
-    /// gRPC's.
     pub(crate) code: u32,
 }
 
 impl Refusal {
-    /// gRPC's code and etcd's words.
     pub(crate) fn reason(&self) -> (u32, String) {
         let Refusal { error, code } = self;
         let inner = error["grpc_code"].as_u64().and_then(|code| u32::try_from(code).ok());
-        let words = error.as_str().or(error["message"].as_str()).unwrap_or_default();
-        (inner.unwrap_or(*code), words.to_owned())
+        let message = error.as_str().or(error["message"].as_str()).unwrap_or_default();
+        (inner.unwrap_or(*code), message.to_owned())
     }
 }
 
-/// What a helper writes under its key. Fields may be added.
+/// The value of a helper's key. Later versions may add fields.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Registered {
-    /// `ADDRESS:PORT` of its link port.
+    /// `ADDRESS:PORT` of the helper's link port.
     pub(crate) link: String,
-    /// Of its program.
+    /// Version of the helper's program.
     #[serde(default)]
     pub(crate) version: String,
 }
 
-/// As keys and values are written.
 pub(crate) fn encoded(text: &[u8]) -> String {
     STANDARD.encode(text)
 }
@@ -134,7 +126,7 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(STANDARD.decode(text).ok()?).ok()
 }
 
-/// A number, or its text.
+/// Reads a number, or a string that holds one.
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -153,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_etcd_says_is_understood() {
+    fn reads_etcds_answers() {
         let text = r#"{"header":{"cluster_id":"18446744073709551615","revision":"3","raft_term":"2"},
             "kvs":[{"key":"L2E=","create_revision":"2","mod_revision":"2","value":"eA=="}],"count":1}"#;
         let range: Range = serde_json::from_str(text).unwrap();
@@ -171,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn long_and_wrong_values_are_none() {
+    fn values_that_are_too_long_or_invalid_are_none() {
         let value = |text: &str| KeyValue { value: text.into(), ..KeyValue::default() }.value(10);
         assert_eq!(value(&encoded(b"0123456789")).as_deref(), Some("0123456789"));
         assert_eq!(value(&encoded(&[b'x'; 100])), None);

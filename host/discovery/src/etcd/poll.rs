@@ -1,4 +1,4 @@
-//! Follows what helpers have registered: asks for all keys under the prefix, again and again.
+//! Follows the registered helpers: reads all keys under the prefix periodically.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -8,25 +8,24 @@ use serde_json::json;
 use super::client::{Client, Failed};
 use super::members::{Full, Members};
 use super::messages::{KeyValue, Range, Registered, encoded};
-use crate::news::Sender;
 use crate::settings::Settings;
 use crate::stop::{Stop, spread};
+use crate::updates::Sender;
 use crate::{Entry, EtcdPlace, HELPERS_MAX, Notice, is_target};
 
 const NAME_BYTES_MAX: usize = 128;
 const VALUE_BYTES_MAX: usize = 1024;
 
-/// Follows until told to end.
 pub(crate) fn poll(place: &EtcdPlace, client: Client, settings: &Settings, stop: &Stop, sender: &Sender) {
     let mut poller = Poller::new(place, client, settings, sender);
     let source = place.to_string();
     loop {
         let answered = poller.look_up();
-        if stop.is_told() {
+        if stop.is_ended() {
             return;
         }
         match answered {
-            Ok(()) => sender.fine(&source),
+            Ok(()) => sender.succeeded(&source),
             Err(failed) => {
                 poller.revision = None;
                 sender.failed(&source, failed.to_string());
@@ -47,11 +46,11 @@ struct Poller<'a> {
     members: Members,
     /// The cluster that answered last.
     cluster: Option<u64>,
-    /// The revision of the last answer, if the last question had one.
+    /// The revision of the last answer; `None` after a failure.
     revision: Option<u64>,
-    /// Keys that hold no helper; the operator knows of them.
+    /// Keys without a valid helper that were reported already.
     skipped: BTreeSet<String>,
-    /// The operator knows that there are more helpers than [`HELPERS_MAX`].
+    /// More than [`HELPERS_MAX`] helpers were reported already.
     is_too_many: bool,
     sender: &'a Sender,
 }
@@ -82,7 +81,7 @@ impl<'a> Poller<'a> {
         if !is_same {
             self.sender.notice(Notice::OtherCluster);
         }
-        // Nothing but a removal can have taken a key away since the last answer.
+        // In one history of revisions a key disappears only by a removal.
         let removals_seen = is_same && self.revision.is_some_and(|before| before <= revision);
         self.revision = Some(revision);
         let names: BTreeSet<String> = range.kvs.iter().filter_map(|kv| self.name(kv)).collect();
@@ -94,27 +93,27 @@ impl<'a> Poller<'a> {
         Ok(())
     }
 
-    /// Tells the operator what is news since the last answer.
+    /// Takes the entries of an answer, and reports problems that are new.
     fn put_all(&mut self, range: &Range) {
         let mut is_too_many = range.count > HELPERS_MAX as u64;
         let mut skipped = BTreeSet::new();
-        let mut news: Option<(usize, String, &'static str)> = None;
+        let mut new_problems: Option<(usize, String, &'static str)> = None;
         for kv in &range.kvs {
             match self.entry(kv) {
                 Ok(entry) => is_too_many |= self.members.put(entry) == Err(Full),
                 Err(why) => {
                     if !self.skipped.contains(kv.raw_key()) {
-                        let key = || kv.key().unwrap_or_else(|| "a key that is no text".to_owned());
+                        let key = || kv.key().unwrap_or_else(|| "a key that is not UTF-8".to_owned());
                         let short =
                             || key().chars().take(NAME_BYTES_MAX).flat_map(char::escape_default).collect();
-                        news.get_or_insert_with(|| (0, short(), why)).0 += 1;
+                        new_problems.get_or_insert_with(|| (0, short(), why)).0 += 1;
                     }
                     skipped.insert(kv.raw_key().to_owned());
                 }
             }
         }
         self.skipped = skipped;
-        if let Some((entries, first, why)) = news {
+        if let Some((entries, first, why)) = new_problems {
             self.sender.notice(Notice::Skipped { entries, first, why });
         }
         if is_too_many && !self.is_too_many {
@@ -124,13 +123,14 @@ impl<'a> Poller<'a> {
     }
 
     fn entry(&self, kv: &KeyValue) -> Result<Entry, &'static str> {
-        let name = self.name(kv).ok_or("its name is none")?;
-        let value = kv.value(VALUE_BYTES_MAX).ok_or("its value is too long, or no text")?;
+        let name =
+            self.name(kv).ok_or("its name is empty, longer than 128 bytes, or has control characters")?;
+        let value = kv.value(VALUE_BYTES_MAX).ok_or("its value is longer than 1024 bytes, or not UTF-8")?;
         let value: Registered =
             serde_json::from_str(&value).map_err(|_| "its value is not {\"link\": \"ADDRESS:PORT\", …}")?;
-        let link = value.link.parse().map_err(|_| "its link is no ADDRESS:PORT")?;
+        let link = value.link.parse().map_err(|_| "its link is not ADDRESS:PORT")?;
         if !is_target(link) {
-            return Err("nobody can connect to its link");
+            return Err("clients cannot connect to its link");
         }
         Ok(Entry { link, name: Some(name) })
     }
@@ -143,10 +143,10 @@ impl<'a> Poller<'a> {
     }
 }
 
-/// The end of the range of keys that begin with this prefix: the next text that does not.
+/// The end of the range of keys that begin with this prefix: the smallest key after all of them.
 fn range_end(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
-    // It ends with a slash.
+    // The prefix ends with a slash, so the last byte cannot overflow.
     if let Some(last) = end.last_mut() {
         *last += 1;
     }

@@ -1,4 +1,4 @@
-//! Keeps a helper registered: a key that lives as long as its lease, which lives as long as the helper says so.
+//! Keeps a helper registered: writes a key with a lease, and keeps the lease alive while the helper runs.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,32 +14,32 @@ use crate::EtcdPlace;
 use crate::stop::start_thread;
 use crate::stop::{Running, Stop, running, spread};
 
-/// How long a member of etcd may take to take the key away, when the helper goes. If all fail, the key goes with its lease.
+/// Timeout of one member for removing the key when the helper ends. If all fail, the key expires with its lease.
 const WITHDRAW: Duration = Duration::from_millis(500);
 const TTL_MIN: Duration = Duration::from_secs(3);
 const REQUEST: Duration = Duration::from_secs(3);
-/// The pause after an attempt that has failed, spread by a quarter.
+/// Pause after a failed attempt, spread by a quarter.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What is registered, and where.
+/// A helper's registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
-    /// Under which prefix.
+    /// The cluster and the prefix.
     pub place: EtcdPlace,
-    /// As whom.
+    /// Credentials for etcd.
     pub access: EtcdAccess,
-    /// The helper's name: the key's last part. One that is there already is taken over.
+    /// The helper's name: the key's last part. An existing key of this name is overwritten.
     pub name: String,
     /// The address that clients connect to.
     pub link: SocketAddr,
-    /// Of the program, for whoever reads it.
+    /// Version of the program, for information only.
     pub version: String,
-    /// How long the key outlives a helper that was killed. etcd may make it longer; at least 3 s.
+    /// How long the key outlives a killed helper; at least 3 s. etcd may grant more.
     pub ttl: Duration,
 }
 
 impl Registration {
-    /// With the default time of 10 s.
+    /// A registration with a `ttl` of 10 s and this program's version.
     pub fn new(
         place: EtcdPlace,
         access: EtcdAccess,
@@ -51,39 +51,39 @@ impl Registration {
     }
 }
 
-/// How a registration stands.
+/// State of a registration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegistrarStatus {
-    /// Since when the key is there, as far as is known.
+    /// Since when the key exists, as far as is known.
     pub since: Option<SystemTime>,
     /// Why the last attempt failed, if it did.
     pub trouble: Option<String>,
-    /// How often the key was written.
+    /// Number of times that the key was written.
     pub registrations: u64,
-    /// Attempts that failed.
+    /// Number of failed attempts.
     pub failures: u64,
 }
 
-/// What an operator may want to know of a registration. Its text is a line for the log.
+/// A change of a registration. Its text is a line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegistrarNotice {
-    /// The key is there.
+    /// The key exists.
     Registered,
-    /// It was gone, or another's, and was written again.
+    /// The key was removed or overwritten, and was written again.
     Restored {
-        /// Why.
+        /// The cause.
         why: &'static str,
     },
-    /// An attempt has failed, and is made again. Told again only when the reason is another.
+    /// An attempt has failed, and is repeated. Reported again only for another reason.
     Failed {
-        /// What happened.
+        /// The error.
         why: String,
     },
-    /// The key was taken away.
+    /// The key was removed.
     Withdrawn,
-    /// The key could not be taken away: it goes with its lease.
+    /// The key could not be removed: it expires with its lease.
     Left {
-        /// What happened.
+        /// The error.
         why: String,
     },
 }
@@ -96,13 +96,13 @@ impl std::fmt::Display for RegistrarNotice {
             RegistrarNotice::Failed { why } => write!(f, "cannot be registered ({why}): trying again"),
             RegistrarNotice::Withdrawn => f.write_str("no longer registered"),
             RegistrarNotice::Left { why } => {
-                write!(f, "the registration could not be taken away ({why}): it goes when its time is over")
+                write!(f, "cannot remove the registration ({why}): it expires with its lease")
             }
         }
     }
 }
 
-/// Keeps a helper registered, on a thread of its own, until it is withdrawn or dropped.
+/// Keeps a helper registered, on its own thread, until [`withdraw`](Self::withdraw) or drop.
 #[derive(Debug)]
 pub struct Registrar {
     shared: Arc<Shared>,
@@ -110,13 +110,10 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// Begins to register; `tell` is called on the registrar's thread.
-    ///
-    /// # Errors
-    /// The host has no threads left.
+    /// Begins to register; `on_notice` runs on the registrar's thread. Fails if the host has no threads left.
     pub fn start(
         registration: Registration,
-        tell: impl FnMut(&RegistrarNotice) + Send + 'static,
+        on_notice: impl FnMut(&RegistrarNotice) + Send + 'static,
     ) -> io::Result<Registrar> {
         let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new() });
         let (keeping, end) = (Arc::clone(&shared), End(Arc::clone(&shared)));
@@ -124,23 +121,23 @@ impl Registrar {
         let client = Client::new(&registration.place, &registration.access, REQUEST.min(ttl / 3));
         let (running, stop) = running(Some(client.agent()));
         start_thread(move || {
-            Keeper::new(registration, client, ttl, stop, &keeping, Box::new(tell)).run();
+            Keeper::new(registration, client, ttl, stop, &keeping, Box::new(on_notice)).run();
             drop(end);
         })?;
         Ok(Registrar { shared, running: Mutex::new(Some(running)) })
     }
 
-    /// How it stands.
+    /// State of the registration.
     pub fn status(&self) -> RegistrarStatus {
         self.shared.state().status.clone()
     }
 
-    /// Begins to take the key away. Nothing is registered again.
+    /// Begins to remove the key, and ends the registrar.
     pub fn withdraw(&self) {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Waits until the key was taken away, after [`withdraw`](Self::withdraw); false when it takes longer than this.
+    /// Waits after [`withdraw`](Self::withdraw) until the registrar has ended. Returns false after `patience`.
     pub fn wait_withdrawn(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let mut state = self.shared.state();
@@ -156,7 +153,6 @@ impl Registrar {
     }
 }
 
-/// Withdraws, without waiting for it.
 impl Drop for Registrar {
     fn drop(&mut self) {
         self.withdraw();
@@ -181,7 +177,7 @@ impl Shared {
     }
 }
 
-/// Whoever waits for the thread is told of its end, however it ends.
+/// Marks the registrar's thread as ended, also after a panic, and wakes waiters.
 struct End(Arc<Shared>);
 
 impl Drop for End {
@@ -193,7 +189,7 @@ impl Drop for End {
     }
 }
 
-type Tell = Box<dyn FnMut(&RegistrarNotice) + Send>;
+type OnNotice = Box<dyn FnMut(&RegistrarNotice) + Send>;
 
 struct Keeper<'a> {
     client: Client,
@@ -202,12 +198,12 @@ struct Keeper<'a> {
     value: String,
     ttl: Duration,
     lease: Option<u64>,
-    /// The key has been written with this lease.
+    /// The key was written with this lease.
     is_written: bool,
-    /// When the lease has run out, should nobody be heard until then.
+    /// When the lease expires unless etcd answers before.
     lease_ends: Instant,
     shared: &'a Shared,
-    tell: Tell,
+    on_notice: OnNotice,
 }
 
 impl<'a> Keeper<'a> {
@@ -217,7 +213,7 @@ impl<'a> Keeper<'a> {
         ttl: Duration,
         stop: Stop,
         shared: &'a Shared,
-        tell: Tell,
+        on_notice: OnNotice,
     ) -> Keeper<'a> {
         let Registration { place, name, link, version, .. } = registration;
         let value = json!(Registered { link: link.to_string(), version }).to_string();
@@ -231,7 +227,7 @@ impl<'a> Keeper<'a> {
             is_written: false,
             lease_ends: Instant::now(),
             shared,
-            tell,
+            on_notice,
         }
     }
 
@@ -241,8 +237,8 @@ impl<'a> Keeper<'a> {
                 None => self.register(),
                 Some(lease) => self.keep(lease),
             };
-            // A request that was interrupted is none of an operator's troubles.
-            if self.stop.is_told() {
+            // Do not report a request that failed because of the withdrawal.
+            if self.stop.is_ended() {
                 break;
             }
             let pause = match done {
@@ -262,16 +258,15 @@ impl<'a> Keeper<'a> {
         self.withdraw();
     }
 
-    /// A new lease, and the key with it.
     fn register(&mut self) -> Result<(), Failed> {
         let asked = Instant::now();
         let grant = json!({ "TTL": self.ttl.as_secs().to_string() });
         let lease: Lease = self.client.ask("/v3/lease/grant", &grant)?;
         if lease.id == 0 {
-            // A key with this one would stay for ever.
+            // A key without a lease would never expire.
             return Err(Failed::because("grants no lease"));
         }
-        // Kept from now on, so that it is not left behind.
+        // Set before the key is written, so that `withdraw` revokes the lease if writing fails.
         (self.lease, self.is_written) = (Some(lease.id), false);
         self.lease_ends = asked + self.ttl;
         let _: Value = self.client.ask("/v3/kv/put", &self.put(lease.id))?;
@@ -279,7 +274,7 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
-    /// The lease lives on, and the key is still ours.
+    /// Renews the lease, and writes the key again if it is missing or has another lease.
     fn keep(&mut self, id: u64) -> Result<(), Failed> {
         let asked = Instant::now();
         let alive = json!({ "ID": id.to_string() });
@@ -294,22 +289,22 @@ impl<'a> Keeper<'a> {
             "compare": [{ "key": self.key, "target": "LEASE", "result": "EQUAL", "lease": id.to_string() }],
             "failure": [{ "request_range": { "key": self.key } }, { "request_put": self.put(id) }],
         });
-        let looked: Transaction = self.client.ask("/v3/kv/txn", &transaction)?;
-        if !looked.succeeded && !self.is_written {
-            // Writing it when the lease was granted had failed.
+        let checked: Transaction = self.client.ask("/v3/kv/txn", &transaction)?;
+        if !checked.succeeded && !self.is_written {
+            // Writing the key in `register` had failed.
             self.registered(RegistrarNotice::Registered);
-        } else if !looked.succeeded {
-            let before = looked.responses.first().and_then(|response| response.response_range.as_ref());
+        } else if !checked.succeeded {
+            let before = checked.responses.first().and_then(|response| response.response_range.as_ref());
             let why = match before {
                 Some(range) if range.count > 0 => "another helper has registered under the same name",
                 _ => "the key had been removed",
             };
             self.registered(RegistrarNotice::Restored { why });
         } else if self.shared.state().status.since.is_none() {
-            // The lease has outlived a time in which nobody was heard, or the answer to writing the key was lost.
+            // etcd is reachable again before the lease expired, or the answer to writing the key was lost.
             self.is_written = true;
             self.shared.state().status.since = Some(SystemTime::now());
-            (self.tell)(&RegistrarNotice::Registered);
+            (self.on_notice)(&RegistrarNotice::Registered);
         }
         Ok(())
     }
@@ -325,16 +320,16 @@ impl<'a> Keeper<'a> {
             status.registrations += 1;
             status.since.get_or_insert_with(SystemTime::now);
         }
-        (self.tell)(&notice);
+        (self.on_notice)(&notice);
     }
 
     fn failed(&mut self, failed: &Failed) {
-        // Between two requests the lease has run out.
+        // The lease expired between two requests.
         if failed.is_not_found() {
             self.lease = None;
         }
         let why = failed.to_string();
-        let is_news = {
+        let is_new_reason = {
             let status = &mut self.shared.state().status;
             status.failures += 1;
             if Instant::now() >= self.lease_ends {
@@ -342,20 +337,19 @@ impl<'a> Keeper<'a> {
             }
             status.trouble.replace(why.clone()).as_ref() != Some(&why)
         };
-        if is_news {
-            (self.tell)(&RegistrarNotice::Failed { why });
+        if is_new_reason {
+            (self.on_notice)(&RegistrarNotice::Failed { why });
         }
     }
 
-    /// With the lease goes the key.
     fn withdraw(mut self) {
         let Some(lease) = self.lease else { return };
-        self.client.revive(WITHDRAW);
+        self.client.replace_agent(WITHDRAW);
         match self.client.ask::<Value>("/v3/lease/revoke", &json!({ "ID": lease.to_string() })) {
             Err(failed) if !failed.is_not_found() => {
-                (self.tell)(&RegistrarNotice::Left { why: failed.to_string() });
+                (self.on_notice)(&RegistrarNotice::Left { why: failed.to_string() });
             }
-            _ => (self.tell)(&RegistrarNotice::Withdrawn),
+            _ => (self.on_notice)(&RegistrarNotice::Withdrawn),
         }
     }
 }
@@ -368,26 +362,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_could_not_be_written_at_first_is_not_said_to_have_been_removed() {
+    fn a_key_whose_first_write_failed_is_reported_as_registered_not_as_restored() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let place = format!("etcd:http://{}/spillway/a/", listener.local_addr().unwrap()).parse().unwrap();
         let registration =
             Registration::new(place, EtcdAccess::default(), "one", "10.0.0.1:1".parse().unwrap());
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, notices) = std::sync::mpsc::channel();
         let registrar =
-            Registrar::start(registration, move |notice| drop(tell.send(notice.clone()))).unwrap();
-        let said = |path: &str| match path {
+            Registrar::start(registration, move |notice| drop(sender.send(notice.clone()))).unwrap();
+        let reply = |path: &str| match path {
             "/v3/lease/grant" => r#"{"ID":"7","TTL":"10"}"#,
             "/v3/lease/keepalive" => "{\"result\":{\"ID\":\"7\",\"TTL\":\"10\"}}\n",
-            // No answer of etcd's: writing fails.
+            // Not an answer of etcd: writing fails.
             "/v3/kv/put" => "nonsense",
-            // The key has another lease, or none: it is written.
+            // The key is missing or has another lease, so the transaction writes it.
             _ => "{}",
         };
         for path in ["/v3/lease/grant", "/v3/kv/put", "/v3/lease/keepalive", "/v3/kv/txn"] {
-            assert_eq!(answer(&listener, said), path);
+            assert_eq!(answer(&listener, reply), path);
         }
-        let next = || told.recv_timeout(Duration::from_secs(30)).expect("it is told");
+        let next = || notices.recv_timeout(Duration::from_secs(30)).expect("a notice");
         assert!(matches!(next(), RegistrarNotice::Failed { .. }));
         assert_eq!(next(), RegistrarNotice::Registered);
         let RegistrarStatus { registrations, failures, .. } = registrar.status();

@@ -1,4 +1,4 @@
-//! Debian's etcd on loopback, with a directory of its own, and what tests ask it.
+//! Debian's etcd on loopback with a temporary directory, and requests of tests to it.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::fs;
@@ -13,10 +13,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-/// Generous: machines that run tests are slow and shared.
+/// Long, because machines that run tests are slow and shared.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Until there is something.
+/// Polls until there is a value; panics with `what` after [`PATIENCE`].
 #[track_caller]
 pub fn next<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
@@ -29,46 +29,45 @@ pub fn next<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Answers one request with what is said to its path, and returns that.
-pub fn answer(listener: &TcpListener, said: impl FnOnce(&str) -> &'static str) -> String {
+/// Accepts one connection and answers its request with `reply(path)`. Returns the path.
+pub fn answer(listener: &TcpListener, reply: impl FnOnce(&str) -> &'static str) -> String {
     let (mut stream, _) = listener.accept().unwrap();
     let mut request = String::new();
     while !request.ends_with('}') {
         let mut buffer = [0; 1000];
         let read = stream.read(&mut buffer).unwrap();
-        assert!(read > 0, "a whole request: {request}");
+        assert!(read > 0, "incomplete request: {request}");
         request.push_str(str::from_utf8(&buffer[..read]).unwrap());
     }
     let path = request.split(' ').nth(1).unwrap().to_owned();
-    write!(stream, "HTTP/1.1 200 OK\r\n\r\n{}", said(&path)).unwrap();
+    write!(stream, "HTTP/1.1 200 OK\r\n\r\n{}", reply(&path)).unwrap();
     path
 }
 
-/// A member of a cluster; ends when dropped.
+/// A member of a cluster; killed on drop.
 pub struct Etcd {
     directory: PathBuf,
     name: String,
     client: u16,
     peer: u16,
     cluster: String,
-    /// Clients come by https, with certificates.
     is_secure: bool,
     process: Option<Child>,
 }
 
 impl Etcd {
-    /// A cluster of one, ready; none where etcd is not installed.
+    /// A running cluster of one member; `None` if etcd is not installed.
     pub fn start() -> Option<Etcd> {
         Etcd::cluster(1).map(|mut all| all.remove(0))
     }
 
-    /// A cluster, ready.
+    /// A running cluster; `None` if etcd is not installed.
     pub fn cluster(members: usize) -> Option<Vec<Etcd>> {
         Etcd::started(members, false)
     }
 
-    /// A cluster of one, ready, that takes clients by https, with certificates that [`file`](Self::file) has, and asks for
-    /// passwords: `helper` may use what is under the prefix with the password `open sesame`, for a second.
+    /// A running cluster of one member with https, client certificates (see [`file`](Self::file)) and passwords:
+    /// `helper` with `open sesame` may use keys under the prefix; a token lives for 1 s.
     pub fn secure(prefix: &str) -> Option<Etcd> {
         let etcd = Etcd::started(1, true)?.remove(0);
         etcd.ask("/v3/auth/user/add", &json!({ "name": "root", "password": "root" }));
@@ -140,8 +139,8 @@ impl Etcd {
         self.process = Some(child.unwrap());
     }
 
-    /// An authority, a certificate of it for etcd (whose gateway is a client of it, too), one for a helper, and another
-    /// authority. With users etcd's gateway refuses clients whose certificates have a common name.
+    /// Makes an authority, its certificates for etcd (whose gateway is also a client of etcd) and a helper, and another
+    /// authority. Without common names: the gateway of an etcd with users rejects client certificates that have one.
     fn make_certificates(&self) {
         fs::create_dir_all(&self.directory).unwrap();
         let new_key = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
@@ -165,12 +164,12 @@ impl Etcd {
         make("helper", &[&signed[..], &["-addext", &used("clientAuth")]].concat());
     }
 
-    /// `ca.pem`, `helper.pem`, `helper.key`, `other.pem`.
+    /// Path of `ca.pem`, `helper.pem`, `helper.key` or `other.pem`.
     pub fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// Until it answers.
+    /// Waits until etcd answers.
     pub fn wait(&self) {
         next("etcd answers", || self.try_ask("/v3/kv/range", &json!({ "key": "eA==" })));
     }
@@ -182,7 +181,7 @@ impl Etcd {
         }
     }
 
-    /// Again, with the data that it had.
+    /// Starts the member again with the data in its directory.
     pub fn start_again(&mut self) {
         self.run();
         self.wait();
@@ -191,12 +190,12 @@ impl Etcd {
     pub fn lose_data(&mut self) {
         assert!(self.process.is_none());
         fs::remove_dir_all(&self.directory).unwrap();
-        // Another token: another cluster.
+        // Another cluster token makes another cluster.
         self.name.push('x');
         self.cluster = self.cluster.replacen('=', "x=", 1);
     }
 
-    /// It answers nothing any more, and connections to it stay.
+    /// Stops the process: it answers nothing, and its connections stay open.
     pub fn freeze(&self) {
         self.signal("STOP");
     }
@@ -230,14 +229,14 @@ impl Etcd {
         self.ask("/v3/kv/deleterange", &json!({ "key": STANDARD.encode(key) }));
     }
 
-    /// What is under a key.
+    /// The value of a key.
     pub fn value(&self, key: &str) -> Option<String> {
         let range = self.ask("/v3/kv/range", &json!({ "key": STANDARD.encode(key) }));
         let value = range["kvs"][0]["value"].as_str()?;
         Some(String::from_utf8(STANDARD.decode(value).unwrap()).unwrap())
     }
 
-    /// Forgets all revisions but the newest.
+    /// Removes all revisions except the newest.
     pub fn compact(&self) {
         let range = self.ask("/v3/kv/range", &json!({ "key": "eA==" }));
         self.ask("/v3/kv/compaction", &json!({ "revision": range["header"]["revision"], "physical": true }));
@@ -262,7 +261,7 @@ impl Etcd {
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let body = body.to_string();
         let length = body.len();
-        // Of version 1.0: the answer comes in one piece.
+        // HTTP/1.0: the answer is not chunked.
         write!(stream, "POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}").ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;

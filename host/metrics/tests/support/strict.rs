@@ -1,16 +1,16 @@
-//! A strict reader of Prometheus' text format: what it takes, every scraper takes.
-#![allow(dead_code)] // each test program uses a part of it
+//! A strict parser of Prometheus' text format, for texts that every scraper must accept.
+#![allow(dead_code)] // Each test program uses a part of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub type Labels = Vec<(String, String)>;
 
-/// One metric as it was told.
+/// One parsed metric.
 #[derive(Debug, Default)]
 pub struct Told {
     pub kind: String,
     pub help: String,
-    /// Name with suffix, labels in their order, value.
+    /// (Name with suffix, labels in their order, value).
     pub samples: Vec<(String, Labels, f64)>,
 }
 
@@ -24,9 +24,9 @@ impl Told {
     }
 }
 
-/// Reads an exposition; whatever a strict reader minds is a panic.
+/// Parses an exposition. Panics on any violation of the format.
 pub fn read(text: &str) -> BTreeMap<String, Told> {
-    assert!(text.ends_with('\n'), "the last line ends");
+    assert!(text.ends_with('\n'), "the last line has no line feed");
     let mut all: BTreeMap<String, Told> = BTreeMap::new();
     let (mut seen, mut current) = (BTreeSet::new(), String::new());
     for line in text.lines() {
@@ -34,7 +34,7 @@ pub fn read(text: &str) -> BTreeMap<String, Told> {
             let (name, help) = rest.split_once(' ').expect(line);
             is_name(name, true);
             let told = Told { help: help.to_owned(), ..Told::default() };
-            assert!(all.insert(name.to_owned(), told).is_none(), "told twice: {line}");
+            assert!(all.insert(name.to_owned(), told).is_none(), "metric appears twice: {line}");
             current = name.to_owned();
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').expect(line);
@@ -99,7 +99,7 @@ fn labels(series: &str) -> (String, Labels) {
     (name.to_owned(), labels)
 }
 
-/// What `promtool check metrics` minds, too.
+/// Rules of `promtool check metrics`.
 fn conventions(name: &str, told: &Told) {
     assert!(!told.kind.is_empty() && !told.help.is_empty(), "{name} is described");
     assert_eq!(told.kind == "counter", name.ends_with("_total"), "{name}: counters end in _total");

@@ -1,4 +1,4 @@
-//! What a watching thread has found, until a loop polls it.
+//! Carries lists and notices from a watching thread to an event loop.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,33 +9,29 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{Entry, Notice, tidy};
 
-/// Notices that wait to be polled; when more come, the oldest go.
+/// Maximal number of waiting notices; more displace the oldest ones.
 pub(crate) const NOTICES_MAX: usize = 64;
 
-/// The two ends: of the thread that watches, and of the loop that polls.
-///
-/// # Errors
-/// The host has no descriptors left.
-pub(crate) fn channel() -> io::Result<(Sender, News)> {
+/// Makes the watching thread's end and the polling loop's end. Fails if the host has no descriptors left.
+pub(crate) fn channel() -> io::Result<(Sender, Updates)> {
     let shared = Arc::new(Shared {
         signal: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         waiting: Mutex::default(),
     });
-    Ok((Sender { shared: Arc::clone(&shared) }, News { shared }))
+    Ok((Sender { shared: Arc::clone(&shared) }, Updates { shared }))
 }
 
-/// The polling loop's end.
 #[derive(Debug)]
-pub(crate) struct News {
+pub(crate) struct Updates {
     shared: Arc<Shared>,
 }
 
-impl News {
+impl Updates {
     #[must_use]
     pub(crate) fn poll_list(&mut self) -> Option<Vec<Entry>> {
         let mut waiting = self.shared.waiting();
         let list = waiting.list.take();
-        self.shared.calm(&waiting);
+        self.shared.clear_signal(&waiting);
         list
     }
 
@@ -43,7 +39,7 @@ impl News {
     pub(crate) fn poll_notice(&mut self) -> Option<Notice> {
         let mut waiting = self.shared.waiting();
         let notice = waiting.notices.pop_front();
-        self.shared.calm(&waiting);
+        self.shared.clear_signal(&waiting);
         notice
     }
 
@@ -57,8 +53,8 @@ impl News {
     }
 }
 
-/// Readable as long as there is a list or a notice.
-impl AsFd for News {
+/// Readable while a list or a notice waits.
+impl AsFd for Updates {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.signal.as_fd()
     }
@@ -70,11 +66,10 @@ struct Shared {
     waiting: Mutex<Waiting>,
 }
 
-/// What has not been polled yet.
 #[derive(Debug, Default)]
 struct Waiting {
     list: Option<Vec<Entry>>,
-    /// The list before, given or not.
+    /// The last list set, polled or not.
     last: Option<Vec<Entry>>,
     notices: VecDeque<Notice>,
     trouble: Option<String>,
@@ -86,27 +81,26 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // It fails only where it is readable since 2^64 - 2 times.
+        // Fails only if the counter is full: then the descriptor is readable already.
         let _ = rustix::io::write(&self.signal, &1_u64.to_ne_bytes());
     }
 
-    /// Takes the signal back when nothing waits. With the lock held, so that none is lost.
-    fn calm(&self, waiting: &Waiting) {
+    /// Clears the signal when nothing waits. The lock is held, so that no signal is lost.
+    fn clear_signal(&self, waiting: &Waiting) {
         if waiting.list.is_none() && waiting.notices.is_empty() {
-            // Nothing to take back is an error, too.
+            // Fails if there is no signal to clear.
             let _ = rustix::io::read(&self.signal, &mut [0; 8]);
         }
     }
 }
 
-/// The watching thread's end.
 #[derive(Debug)]
 pub(crate) struct Sender {
     shared: Arc<Shared>,
 }
 
 impl Sender {
-    /// The list as it is now. That it is too long is told when it is news.
+    /// Sets the present list, and reports once that it is too long.
     pub(crate) fn list(&self, mut list: Vec<Entry>) {
         let too_many = tidy(&mut list);
         let mut waiting = self.shared.waiting();
@@ -131,7 +125,7 @@ impl Sender {
         self.shared.wake();
     }
 
-    /// Told when it is news.
+    /// Sets the source's error, and reports it unless it is the same as before.
     pub(crate) fn failed(&self, source: &str, why: String) {
         let before = self.shared.waiting().trouble.replace(why.clone());
         if before.as_ref() != Some(&why) {
@@ -139,8 +133,8 @@ impl Sender {
         }
     }
 
-    /// Told where it had failed.
-    pub(crate) fn fine(&self, source: &str) {
+    /// Clears the source's error, and reports that the source answers again.
+    pub(crate) fn succeeded(&self, source: &str) {
         let had_failed = self.shared.waiting().trouble.take().is_some();
         if had_failed {
             self.notice(Notice::Back { source: source.to_owned() });
