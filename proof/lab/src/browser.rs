@@ -45,7 +45,8 @@ const INSPECTION: &str = r#"
     const style = getComputedStyle(element), is_svg = element instanceof SVGElement;
     const [ink, paper] = [rgba(is_svg ? style.fill : style.color), background(element)].map(luminance);
     const contrast = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
-    const scale = is_svg ? element.getScreenCTM().a : 1;
+    const matrix = is_svg ? element.getScreenCTM() : { a: 1, b: 0 };
+    const scale = Math.hypot(matrix.a, matrix.b);
     const height = parseFloat(style.fontSize) * scale;
     if (contrast < 4.5 || height < 9)
       seen.unreadable.push(`${name(element)}: contrast ${contrast.toFixed(1)}, ${height.toFixed(1)} px`);

@@ -52,7 +52,7 @@ p { max-width: 46rem; } .soft, figcaption, dt { color: var(--soft); }
 .outcome.spoilt b { color: var(--soft); text-decoration: line-through; }
 .warning { background: var(--warn); border-radius: .5rem; padding: .7rem 1rem; } .warning ul { margin: .3rem 0 0; padding-left: 1.2rem; }
 figure { margin: .6rem 0 0; } figcaption { font-size: .92rem; }
-svg { display: block; width: 100%; height: auto; }
+svg { display: block; width: 100%; min-width: 50rem; height: auto; }
 svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
 svg text.mark { text-anchor: end; } svg text.tick, svg text.axis { text-anchor: middle; }
 svg text.phase { fill: var(--ink); font-size: 11.5px; }
@@ -70,7 +70,8 @@ i.s3 { border-color: var(--s3); } i.s4 { border-color: var(--s4); }
 th, td { padding: .3rem .8rem .3rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--grid); }
 th { color: var(--soft); font-weight: 600; }
 dl { display: grid; grid-template-columns: minmax(8rem, max-content) 1fr; gap: .3rem 1.2rem; font-size: .92rem; }
-dd { margin: 0; }
+dd { margin: 0; overflow-wrap: anywhere; }
+@media (max-width: 40rem) { dl { display: block; } dt { margin-top: .5rem; } .key { white-space: normal; } }
 ";
 
 impl Page {
@@ -104,7 +105,7 @@ impl Page {
         for chart in &self.charts {
             let _ = write!(
                 page,
-                "<h2>{}</h2>\n<figure><figcaption>{}</figcaption>\n{}{}</figure>\n",
+                "<h2>{}</h2>\n<figure><figcaption>{}</figcaption>\n{}<div class=\"wide\">{}</div></figure>\n",
                 escape(&chart.title),
                 escape(&chart.caption),
                 chart.legend(),
