@@ -13,12 +13,12 @@ pub(crate) struct Direct {
     pub(crate) socket: OwnedFd,
     pub(crate) server: SocketAddr,
     pub(crate) connected: bool,
-    /// `send` took less than it was given.
+    /// The last `send` took fewer bytes than it was given.
     wants_room: bool,
-    /// The server sends no more.
-    ended: bool,
-    /// Bytes wait here until the connection is in use.
-    early: bool,
+    /// The server ended its stream.
+    server_finished: bool,
+    /// The server sent bytes before the connection was in use; the kernel holds them.
+    has_early_bytes: bool,
     pub(crate) watched: Option<Interest>,
 }
 
@@ -30,13 +30,13 @@ impl Direct {
             server,
             connected: false,
             wants_room: false,
-            ended: false,
-            early: false,
+            server_finished: false,
+            has_early_bytes: false,
             watched: None,
         })
     }
 
-    /// Whether it is connected by now.
+    /// Continues to connect. Returns whether TCP is connected.
     pub(crate) fn advance(&mut self) -> io::Result<bool> {
         if !self.connected {
             self.connected = socket::is_connected(&self.socket)?;
@@ -46,7 +46,7 @@ impl Direct {
 
     pub(crate) fn interest(&self) -> Interest {
         Interest {
-            readable: self.connected && !self.ended && !self.early,
+            readable: self.connected && !self.server_finished && !self.has_early_bytes,
             writable: !self.connected || self.wants_room,
         }
     }
@@ -60,58 +60,58 @@ impl Direct {
         outcome
     }
 
-    /// Whether somebody waited for room.
+    /// Handles writability. Returns whether a sender waits for room.
     pub(crate) fn writable(&mut self) -> bool {
         std::mem::take(&mut self.wants_room)
     }
 
     pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let received = socket::receive(&self.socket, buffer)?;
-        self.ended |= received == 0 && !buffer.is_empty();
+        self.server_finished |= received == 0 && !buffer.is_empty();
         Ok(received)
     }
 
-    /// Whether bytes have arrived that nobody has received.
+    /// Whether received bytes wait in the kernel.
     pub(crate) fn has_unread(&self) -> bool {
         socket::peek(&self.socket).is_ok_and(|bytes| bytes > 0)
     }
 
-    /// While idle nothing may arrive: neither an end, nor an error, nor bytes.
+    /// Checks that nothing has arrived on an idle connection: no bytes, end or error.
     pub(crate) fn check_idle(&self) -> io::Result<()> {
         match socket::peek(&self.socket) {
-            Ok(0) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server closed it")),
+            Ok(0) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server closed the connection")),
             Ok(_) => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "a reply arrived on it after the move: not all replies had been awaited",
+                "a reply arrived after the move: receive all expected replies before a move",
             )),
             Err(error) if socket::is_later(&error) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Prepared and not yet in use: what the server says already waits in the kernel.
+    /// Checks a connection that is prepared and not in use. Bytes of the server may arrive early.
     pub(crate) fn check_prepared(&mut self) -> io::Result<()> {
         match self.check_idle() {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                self.early = true;
+                self.has_early_bytes = true;
                 Ok(())
             }
             outcome => outcome,
         }
     }
 
-    /// It is out of use.
-    pub(crate) fn rest(&mut self) {
+    /// Marks the connection as idle.
+    pub(crate) fn set_idle(&mut self) {
         self.wants_room = false;
     }
 
-    /// It is in use.
-    pub(crate) fn use_again(&mut self) {
-        self.early = false;
+    /// Marks the connection as in use.
+    pub(crate) fn set_in_use(&mut self) {
+        self.has_early_bytes = false;
     }
 
-    /// Whether it can still carry both directions, as far as was seen.
+    /// Whether both directions are open, as far as known.
     pub(crate) fn is_usable(&self) -> bool {
-        self.connected && !self.ended
+        self.connected && !self.server_finished
     }
 }

@@ -1,5 +1,4 @@
-//! Whatever is sent in whatever pieces, received into whatever buffers, and moved whenever all is quiet: the
-//! stream that comes back is the stream that was sent.
+//! The echoed stream equals the sent stream, for arbitrary sizes of sends, buffers and windows, with moves in between.
 
 mod support;
 
@@ -53,7 +52,7 @@ impl Stream<'_> {
         let mut buffer = vec![0xee; length];
         match self.connection.receive(&mut buffer) {
             Ok(received) => {
-                assert!(received > 0, "an end that nobody asked for");
+                assert!(received > 0, "the stream ended without a request to end it");
                 for (at, got) in buffer[..received].iter().enumerate() {
                     assert_eq!(*got, byte(self.received + at), "at {}", self.received + at);
                 }
@@ -89,7 +88,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_comes_back_is_what_was_sent(
+    fn the_echoed_stream_equals_the_sent_stream(
         client_window in prop_oneof![1u32..100, 1000u32..300_000],
         server_window in prop_oneof![1u32..100, 1000u32..300_000],
         steps in prop::collection::vec(step(), 1..60),
