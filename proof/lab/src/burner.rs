@@ -111,9 +111,7 @@ impl Slowdown {
     /// As [`Burner::start`]; and when `times` is not 2 to 10.
     pub fn start(times: u32, limit: Duration) -> Result<Slowdown, LabError> {
         if !(2..=10).contains(&times) {
-            return Err(LabError::BadOption(format!(
-                "cores can be slowed 2 to 10 times, not {times} times"
-            )));
+            return Err(LabError::BadOption(format!("cores can be slowed 2 to 10 times, not {times} times")));
         }
         let busy = SLOWDOWN_PERIOD - SLOWDOWN_PERIOD / times;
         let deadline = Instant::now() + limit;

@@ -34,8 +34,13 @@ const FIRST_RUN_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// cgroup v1; both paths may be the same directory.
-    V1 { cpu: PathBuf, cpuacct: PathBuf },
-    V2 { root: PathBuf },
+    V1 {
+        cpu: PathBuf,
+        cpuacct: PathBuf,
+    },
+    V2 {
+        root: PathBuf,
+    },
 }
 
 impl Layout {
@@ -152,7 +157,9 @@ impl Layout {
 
     pub fn top_groups(&self) -> Vec<String> {
         let mut names = Vec::new();
-        for entry in self.mount_points().into_iter().filter_map(|root| fs::read_dir(root).ok()).flatten().flatten() {
+        for entry in
+            self.mount_points().into_iter().filter_map(|root| fs::read_dir(root).ok()).flatten().flatten()
+        {
             if entry.path().is_dir() {
                 names.push(entry.file_name().to_string_lossy().into_owned());
             }

@@ -49,7 +49,6 @@ impl LabError {
         move |source| LabError::Io { what, source }
     }
 
-    /// Like [`LabError::io`], for errors of `rustix`.
     pub(crate) fn errno(what: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> LabError {
         let what = what.into();
         move |errno| LabError::Io { what, source: errno.into() }
@@ -62,7 +61,8 @@ impl fmt::Display for LabError {
             LabError::NotRoot => {
                 write!(
                     f,
-                    "the lab makes network namespaces and cgroups: run it as root, in a container with CAP_SYS_ADMIN and CAP_NET_ADMIN"
+                    "the lab makes network namespaces and cgroups: run it as root, in a container with CAP_SYS_ADMIN and \
+                     CAP_NET_ADMIN"
                 )
             }
             LabError::MissingTool { tool, package } => {

@@ -193,10 +193,10 @@ impl Host {
         // Attaching XDP replaces NAPI threads: pin and account the new ones as the old ones were.
         let after = threads();
         if after[0] != before[0] {
-            self.0.place_interface_threads()?;
+            self.0.pin_and_account_host_end()?;
         }
         if after[1] != before[1] {
-            self.0.place_bridge_threads()?;
+            self.0.pin_and_account_bridge_end()?;
         }
         Ok(loss)
     }
@@ -238,7 +238,7 @@ impl Host {
     /// Pins the interface's threads and puts them into the host's quota and accounts. Call it after an XDP program was
     /// attached or detached, which replaces these threads.
     pub fn adopt_interface(&self) -> Result<(), LabError> {
-        adopt(&self.0.interface, self.0.core, &self.0.group)
+        pin_and_account(&self.0.interface, self.0.core, &self.0.group)
     }
 }
 
@@ -252,19 +252,17 @@ pub struct LostPackets {
 }
 
 impl HostParts {
-    /// Pins and accounts the threads of the host's end of the cable.
-    pub(crate) fn place_interface_threads(&self) -> Result<(), LabError> {
-        adopt(&self.interface, self.core, &self.group)?;
+    pub(crate) fn pin_and_account_host_end(&self) -> Result<(), LabError> {
+        pin_and_account(&self.interface, self.core, &self.group)?;
         if self.receive_first {
             run_first(&self.interface, &self.group);
         }
         Ok(())
     }
 
-    /// Pins and accounts the threads of the bridge's end of the cable.
-    pub(crate) fn place_bridge_threads(&self) -> Result<(), LabError> {
+    pub(crate) fn pin_and_account_bridge_end(&self) -> Result<(), LabError> {
         let (core, group) = &self.bridge;
-        adopt(&self.bridge_end.1, *core, group)?;
+        pin_and_account(&self.bridge_end.1, *core, group)?;
         // A switch forwards at any load of its hosts. On a shared core the bridge therefore runs before processes, or
         // its rings of 256 packets would overflow.
         run_first(&self.bridge_end.1, group);
@@ -281,8 +279,7 @@ fn run_first(interface: &str, group: &HostGroup) {
     }
 }
 
-/// Pins an interface's threads and puts them into a group.
-fn adopt(interface: &str, core: Option<usize>, group: &HostGroup) -> Result<(), LabError> {
+fn pin_and_account(interface: &str, core: Option<usize>, group: &HostGroup) -> Result<(), LabError> {
     let threads = napi::threads_of(interface);
     if threads.is_empty() {
         return Err(LabError::NotReady {

@@ -104,8 +104,8 @@ impl Lab {
             tools: self.tools.clone(),
         };
         self.make_namespace_and_cable(&parts, &options)?;
-        parts.place_interface_threads()?;
-        parts.place_bridge_threads()?;
+        parts.pin_and_account_host_end()?;
+        parts.pin_and_account_bridge_end()?;
         parts.group.set_quota(options.quota)?;
         Ok(Host(Arc::new(parts)))
     }
@@ -137,7 +137,8 @@ impl Lab {
             namespace::set_sysctls(&SYSCTLS)?;
             let (setting, values) = CONGESTION_CONTROL;
             namespace::set_first_allowed(setting, &values)?;
-            let host_sysctls: Vec<_> = options.sysctls.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+            let host_sysctls: Vec<_> =
+                options.sysctls.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
             namespace::set_sysctls(&host_sysctls)
         })?;
         // One queue at each end gives one NAPI thread, which does all receive work.

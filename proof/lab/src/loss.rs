@@ -33,7 +33,9 @@ impl Loss {
     /// Drops this share (0 to 1) of the IPv4 packets that arrive at two interfaces, given as (namespace, interface).
     pub(crate) fn between(ends: [(&str, &str); 2], share: f64) -> Result<Loss, LabError> {
         if !(0.0..=1.0).contains(&share) {
-            return Err(LabError::BadOption(format!("cannot drop a share of {share} of the packets: give 0 to 1")));
+            return Err(LabError::BadOption(format!(
+                "cannot drop a share of {share} of the packets: give 0 to 1"
+            )));
         }
         let program = load(&instructions(share)).map_err(LabError::io("cannot load a BPF program (XDP)"))?;
         let [first, second] = ends.map(|(namespace, interface)| {

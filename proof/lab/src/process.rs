@@ -110,7 +110,6 @@ impl Launch {
     }
 }
 
-/// What a new process joins before its program starts.
 pub(crate) struct Confinement<'a> {
     pub namespace: Option<OwnedFd>,
     pub task_files: Vec<OwnedFd>,
@@ -224,7 +223,10 @@ impl Process {
         let signal = Signal::from_named_raw(number)
             .ok_or_else(|| LabError::BadOption(format!("{what}: no signal has this number")))?;
         if self.exit().is_some() {
-            return Err(LabError::NotReady { what: format!("{what}: the process has ended"), output: self.tail() });
+            return Err(LabError::NotReady {
+                what: format!("{what}: the process has ended"),
+                output: self.tail(),
+            });
         }
         self.signal_group(signal).map_err(LabError::errno(what))
     }
@@ -321,8 +323,9 @@ fn confine(command: &mut Command, confinement: Confinement<'_>, open_files: u64)
 }
 
 fn read_back(path: Option<&Path>, name: &str) -> Result<String, LabError> {
-    let path =
-        path.ok_or_else(|| LabError::BadOption(format!("the output of {name} is not in a file: start it with Output::Files")))?;
+    let path = path.ok_or_else(|| {
+        LabError::BadOption(format!("the output of {name} is not in a file: start it with Output::Files"))
+    })?;
     let read = || {
         let mut bytes = Vec::new();
         File::open(path)?.take(OUTPUT_BYTES_READ_MAX).read_to_end(&mut bytes)?;

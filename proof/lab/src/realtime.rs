@@ -8,7 +8,6 @@ use crate::{LabError, napi};
 /// Priority of receive threads. The burner's is higher, the canary's highest: it must detect what delays the others.
 pub(crate) const RECEIVE_PRIORITY: i32 = 1;
 
-/// Makes the calling thread a real-time thread on one core.
 pub(crate) fn become_real_time(core: usize, priority: i32) -> Result<(), LabError> {
     napi::pin_current(core)?;
     // With CONFIG_RT_GROUP_SCHED, only the root group of cgroup v1 has a real-time allowance by default.

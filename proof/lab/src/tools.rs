@@ -54,7 +54,6 @@ impl Tools {
         })
     }
 
-    /// Runs `ethtool` in a namespace and returns its output.
     pub fn ethtool(&self, namespace: &str, arguments: &[&str]) -> Result<String, LabError> {
         let output = Command::new(&self.ip)
             .args(["netns", "exec", namespace])

@@ -159,11 +159,7 @@ fn a_terminated_lab_leaves_nothing() {
         assert!(!remains(&run, &marks).is_empty());
         // SAFETY: `kill` has no memory effects. The child is not reaped yet, so its id is not reused.
         assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
-        assert_eq!(
-            child.wait().unwrap().signal(),
-            Some(signal),
-            "the exit status shows the signal"
-        );
+        assert_eq!(child.wait().unwrap().signal(), Some(signal), "the exit status shows the signal");
         wait_until_gone(&run, &marks);
     }
 }

@@ -122,7 +122,11 @@ fn memcached_on_a_host_answers_other_hosts_and_can_be_restarted() {
     peer.restart().unwrap();
     assert_ne!(peer.pid(), pid);
     assert_eq!(peer.address(), address);
-    assert_eq!(client.enter(|| talk(address, b"get k\r\n", 5)).unwrap(), b"END\r\n", "a restart drops the data");
+    assert_eq!(
+        client.enter(|| talk(address, b"get k\r\n", 5)).unwrap(),
+        b"END\r\n",
+        "a restart drops the data"
+    );
     peer.kill();
     let refused = client.enter(|| TcpStream::connect(address).map(drop)).unwrap();
     assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);

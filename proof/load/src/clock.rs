@@ -14,7 +14,6 @@ pub fn cpu_ns() -> u64 {
 
 fn nanoseconds(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
-    // Neither clock is ever negative.
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 

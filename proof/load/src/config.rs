@@ -274,7 +274,10 @@ impl Config {
         }
         let moves_to_helper = self.schedule.iter().any(|order| order.command.needs_helper());
         if moves_to_helper && self.helpers.addresses.is_empty() {
-            return Err("the schedule moves connections to a helper: give the helper's link port with --helper".into());
+            return Err(
+                "the schedule moves connections to a helper: give the helper's link port with --helper"
+                    .into(),
+            );
         }
         let own_link = self.sessions.and_then(|sessions| sessions.link);
         if self.sessions.is_some() && own_link.is_none() {
@@ -283,7 +286,8 @@ impl Config {
             }
             if self.schedule.iter().any(|order| order.command.needs_server()) {
                 return Err(
-                    "the schedule moves sessions to the server: give the server's link port with --link".into()
+                    "the schedule moves sessions to the server: give the server's link port with --link"
+                        .into(),
                 );
             }
         }
@@ -291,15 +295,16 @@ impl Config {
             within("--group", relief.group.into(), 1.0, CONNECTIONS_MAX.into())?;
             if own_link.is_none() {
                 return Err(
-                    "--relief starts sessions at the server: give the server's link port with --link"
-                        .into(),
+                    "--relief starts sessions at the server: give the server's link port with --link".into(),
                 );
             }
             if self.schedule.iter().any(|order| matches!(order.command, Command::Move { .. })) {
                 return Err("--relief moves the sessions: schedule `relief:on` instead of `move`".into());
             }
         } else if self.schedule.iter().any(|order| matches!(order.command, Command::Relief(_))) {
-            return Err("the schedule contains `relief`, which needs sessions with a policy: give --relief".into());
+            return Err(
+                "the schedule contains `relief`, which needs sessions with a policy: give --relief".into()
+            );
         }
         let mut link_ports = self.helpers.addresses.iter().chain(&own_link);
         if self.helpers.key.is_none() && !link_ports.all(|address| address.ip().is_loopback()) {
@@ -357,8 +362,9 @@ mod tests {
         assert!(config.routes(0).is_empty());
         config.helpers.addresses = vec![address(2), address(3)];
         config.sessions = Some(Sessions { link: Some(address(4)), ..Sessions::default() });
-        let ports =
-            |config: &Config, n| config.routes(n).iter().map(|route| route.address.port()).collect::<Vec<_>>();
+        let ports = |config: &Config, n| {
+            config.routes(n).iter().map(|route| route.address.port()).collect::<Vec<_>>()
+        };
         assert_eq!(
             [ports(&config, 0), ports(&config, 1), ports(&config, 2)],
             [[2, 3, 4], [3, 2, 4], [2, 3, 4]]

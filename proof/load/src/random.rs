@@ -1,6 +1,5 @@
 //! Seeded random numbers, the same on every machine.
 
-/// Hashes `value`.
 pub fn mix(value: u64) -> u64 {
     spillway_parts::Random::new(value).word()
 }

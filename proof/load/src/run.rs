@@ -24,7 +24,7 @@ use crate::worker::wake_fd;
 
 /// Messages from workers in the channel; a worker blocks while it is full.
 const WORKER_MESSAGES_MAX: usize = 1024;
-/// Descriptors besides those of connections.
+/// Descriptors for everything but connections.
 const SPARE_DESCRIPTORS: u64 = 64;
 
 /// Executes a run and returns its report. Wrong and lost replies are in the report, and not an error.

@@ -2,15 +2,12 @@
 
 use crate::report::{Bin, Bins, Target};
 
-/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
-    /// A right reply within the SLA.
+    /// A right reply within the SLA; `Late` is one after the SLA.
     OnTime = 0,
-    /// A right reply after the SLA.
     Late = 1,
-    /// A wrong reply.
     Wrong = 2,
     /// Sent, and not answered.
     Lost = 3,
@@ -62,7 +59,6 @@ impl Counts {
 /// Measurements of one thread since the last message with samples.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    /// Samples in the order of events.
     pub list: Vec<Sample>,
     /// Arrivals, by intended time.
     pub offered: Counts,

@@ -14,8 +14,8 @@ use crate::control::Command;
 use crate::error::Error;
 use crate::report::Target;
 
-/// Catches four signals of this process until dropped. Before the run starts, and after a first stop, SIGINT and
-/// SIGTERM end the process at once.
+/// Catches SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 until dropped. Before the run starts, and after a first stop, SIGINT
+/// and SIGTERM end the process at once.
 #[derive(Debug)]
 pub struct Signals {
     wake: UnixStream,
@@ -25,7 +25,6 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 from now on.
     pub fn catch() -> Result<Signals, Error> {
         Signals::register().map_err(|e| Error::system("cannot catch signals", e))
     }
@@ -40,7 +39,11 @@ impl Signals {
             // Actions run in the order of registration: the flag is set before the wake-up.
             if [SIGINT, SIGTERM].contains(signal) {
                 let ends_process = signals.ends_process.clone();
-                signals.registered.push(flag::register_conditional_shutdown(*signal, 128 + signal, ends_process)?);
+                signals.registered.push(flag::register_conditional_shutdown(
+                    *signal,
+                    128 + signal,
+                    ends_process,
+                )?);
             }
             signals.registered.push(flag::register(*signal, flag.clone())?);
             signals.registered.push(low_level::pipe::register(*signal, wake_end.try_clone()?)?);

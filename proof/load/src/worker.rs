@@ -44,69 +44,53 @@ use crate::samples::{Outcome, Sample, Samples};
 
 /// Limit of arrivals and orders per turn, so that a thread behind schedule still reads replies.
 const TURN_MAX: usize = 128;
-/// Interval of messages with samples.
 const SAMPLES_INTERVAL_NS: u64 = 100_000_000;
 /// A message with samples is sent early at this number of samples.
 const SAMPLES_MAX: usize = 1 << 16;
-/// Events per call of epoll_wait.
 const EVENTS_PER_WAIT_MAX: usize = 256;
 /// Token of the eventfd in the epoll set. No socket of a connection has it (see `split_token`).
 const WAKE_TOKEN: u64 = u64::MAX;
-/// Problems that a worker describes; further ones are only counted.
+/// A worker reports this many problems as text. The samples count all of them.
 const TROUBLES_DESCRIBED_MAX: u32 = 8;
 
-/// Messages to a worker.
 #[derive(Debug)]
 pub enum ToWorker {
-    /// Time zero is set: start.
     Start(Clock),
     /// Execute the order at its time, or at once if that is past.
     Order {
-        /// The order.
         order: Order,
-        /// Number of the move, for orders that move connections.
-        id: u32,
+        move_id: u32,
     },
 }
 
-/// Messages from a worker.
 #[derive(Debug)]
 pub enum FromWorker {
     /// All connections of the worker are open.
     Ready,
     /// Measurements since the last such message.
     Samples {
-        /// Number of the worker.
         index: u32,
-        /// The measurements.
         samples: Samples,
-        /// Connections of the worker that are on a helper now.
+        /// Connections of this worker that use a helper.
         helped_now: u32,
     },
     /// An order took effect. Only worker 0 sends this message.
     Executed(Order),
-    /// A move ended.
     Moved(Move),
     /// The client library's policy decided.
     Decided {
-        /// Time of the decision.
         at_ns: u64,
-        /// The decision, for people.
         what: String,
     },
-    /// A problem.
     Trouble {
-        /// Time of the problem.
         at_ns: u64,
-        /// The problem, for people.
         what: String,
     },
-    /// The worker has finished. Its last message.
+    /// The last message of a worker that finished.
     Done {
-        /// End of arrivals.
-        end_ns: u64,
+        arrivals_end_ns: u64,
     },
-    /// The worker has failed. Its last message.
+    /// The last message of a worker that failed.
     Failed(Error),
 }
 
@@ -115,13 +99,10 @@ pub enum FromWorker {
 pub struct WorkerSetup {
     /// Options of the run, whose connections, rate, pace and queue the threads share equally.
     pub config: Arc<Config>,
-    /// Number of the worker, from 0.
     pub index: u32,
-    /// Messages to the worker.
     pub orders: Receiver<ToWorker>,
     /// Eventfd that the steering thread writes after each message.
     pub wake: Arc<OwnedFd>,
-    /// Messages to the steering thread.
     pub to_steering: SyncSender<FromWorker>,
     /// Eventfd that the worker writes after each message.
     pub steering_wake: Arc<OwnedFd>,
@@ -133,7 +114,6 @@ pub fn wake_fd() -> Result<OwnedFd, Error> {
         .map_err(|e| Error::system("cannot make an eventfd", e))
 }
 
-/// Wakes the thread that waits for `fd`.
 pub fn wake(fd: &OwnedFd) {
     // Fails only if the counter is full, which means that a wake-up is pending.
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
@@ -252,8 +232,7 @@ impl<P: Protocol> Worker<P> {
         match self.prepare().and_then(|started| if started { self.drive() } else { Ok(()) }) {
             Ok(()) => {
                 self.close_sessions();
-                let end_ns = self.end_ns;
-                self.notify(FromWorker::Done { end_ns });
+                self.notify(FromWorker::Done { arrivals_end_ns: self.end_ns });
             }
             Err(error) => self.notify(FromWorker::Failed(error)),
         }
@@ -273,7 +252,7 @@ impl<P: Protocol> Worker<P> {
                     self.renew_group_timers();
                     return Ok(true);
                 }
-                Ok(ToWorker::Order { order, id }) => self.enqueue(order, id),
+                Ok(ToWorker::Order { order, move_id }) => self.enqueue(order, move_id),
                 Err(_) => {
                     self.end_ns = 0;
                     return Ok(false);
@@ -292,7 +271,8 @@ impl<P: Protocol> Worker<P> {
             self.run_orders_and_arrivals(now_ns);
             self.start_moves(now_ns);
             self.open_due(now_ns);
-            if now_ns >= self.samples_sent_ns + SAMPLES_INTERVAL_NS || self.samples.list.len() >= SAMPLES_MAX {
+            if now_ns >= self.samples_sent_ns + SAMPLES_INTERVAL_NS || self.samples.list.len() >= SAMPLES_MAX
+            {
                 self.send_samples(now_ns);
             }
             if now_ns >= self.end_ns && self.finish(now_ns) {
@@ -303,7 +283,6 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// Waits for events or the next deadline, and handles events.
     fn wait(&mut self, now_ns: u64) -> Result<(), Error> {
         self.poll_groups();
         self.poll_touched();
@@ -332,12 +311,19 @@ impl<P: Protocol> Worker<P> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let ends = [self.end_ns, self.give_up_ns(), self.drained_ns()];
         let now_ns = self.clock.now_ns();
-        [arrival, order, timer, self.next_move_ns(), self.next_group_ns(), Some(self.samples_sent_ns + SAMPLES_INTERVAL_NS)]
-            .into_iter()
-            .flatten()
-            .chain(ends.into_iter().filter(|&at| at > now_ns))
-            .min()
-            .unwrap_or(now_ns)
+        [
+            arrival,
+            order,
+            timer,
+            self.next_move_ns(),
+            self.next_group_ns(),
+            Some(self.samples_sent_ns + SAMPLES_INTERVAL_NS),
+        ]
+        .into_iter()
+        .flatten()
+        .chain(ends.into_iter().filter(|&at| at > now_ns))
+        .min()
+        .unwrap_or(now_ns)
     }
 
     /// Executes orders and dispatches arrivals in the order of their times: a new rate applies from its time on even
@@ -349,8 +335,8 @@ impl<P: Protocol> Worker<P> {
             match self.arrivals.as_mut().and_then(|arrivals| arrivals.take_before(limit_ns)) {
                 Some(intended_ns) => self.arrive(intended_ns),
                 None if order_ns <= now_ns => {
-                    if let Some((order, id)) = self.orders.pop_front() {
-                        self.execute(order, id);
+                    if let Some((order, move_id)) = self.orders.pop_front() {
+                        self.execute(order, move_id);
                     }
                 }
                 None => break,
@@ -372,7 +358,7 @@ impl<P: Protocol> Worker<P> {
         self.dispatch(index as usize, intended_ns, request);
     }
 
-    fn execute(&mut self, order: Order, id: u32) {
+    fn execute(&mut self, order: Order, move_id: u32) {
         match &order.command {
             Command::Rate(rate) => {
                 let share = rate / f64::from(self.setup.config.threads);
@@ -382,7 +368,7 @@ impl<P: Protocol> Worker<P> {
             }
             Command::Move { target, pace, count } => {
                 let pace = pace.unwrap_or(self.setup.config.pace);
-                self.begin_move(id, *target, order.at_ns, pace, *count);
+                self.begin_move(move_id, *target, order.at_ns, pace, *count);
             }
             Command::Relief(relief) => self.override_relief(*relief),
             Command::Stop => self.end_ns = self.end_ns.min(order.at_ns),
@@ -398,15 +384,15 @@ impl<P: Protocol> Worker<P> {
         // Resets the eventfd; fails if it is reset already.
         let _ = rustix::io::read(&self.setup.wake, &mut counter);
         while let Ok(message) = self.setup.orders.try_recv() {
-            if let ToWorker::Order { order, id } = message {
-                self.enqueue(order, id);
+            if let ToWorker::Order { order, move_id } = message {
+                self.enqueue(order, move_id);
             }
         }
     }
 
-    fn enqueue(&mut self, order: Order, id: u32) {
+    fn enqueue(&mut self, order: Order, move_id: u32) {
         let at = self.orders.partition_point(|(other, _)| other.at_ns <= order.at_ns);
-        self.orders.insert(at, (order, id));
+        self.orders.insert(at, (order, move_id));
     }
 
     /// The time after which every waiting request exceeds the SLA.

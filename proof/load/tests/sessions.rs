@@ -149,7 +149,9 @@ fn late_replies_move_sessions_to_helpers() {
     (config.duration, config.sla) = (None, Duration::from_micros(10));
     let controlled = ControlledRun::start(&config);
     controlled.lines.wait_for("a decision", |event| matches!(event, Event::Decided { .. }));
-    controlled.lines.wait_for("a session helped", |event| matches!(event, Event::Bins { helped_now: 1.., .. }));
+    controlled
+        .lines
+        .wait_for("a session helped", |event| matches!(event, Event::Bins { helped_now: 1.., .. }));
     let report = controlled.stop();
     assert_flawless(&config, &report);
     assert!(!report.decisions.is_empty());

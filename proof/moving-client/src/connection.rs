@@ -127,7 +127,7 @@ impl Connection {
                     // error, so no event is needed then.
                     let is_open = match &outcome {
                         Ok(received) => *received > 0,
-                        Err(error) => socket::is_later(error),
+                        Err(error) => socket::would_block(error),
                     };
                     if is_open {
                         self.collect_events(slot);

@@ -1,4 +1,4 @@
-//! The direct carrier: plain TCP.
+//! The direct carrier: a TCP connection to the server's ordinary port.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,15 +7,12 @@ use std::os::fd::OwnedFd;
 use crate::socket;
 use crate::watch::Interest;
 
-/// A TCP connection to the server's ordinary port.
 #[derive(Debug)]
 pub(crate) struct Direct {
     pub(crate) socket: OwnedFd,
     pub(crate) server: SocketAddr,
     pub(crate) connected: bool,
-    /// The last `send` took fewer bytes than it was given.
-    wants_room: bool,
-    /// The server ended its stream.
+    last_send_was_partial: bool,
     server_finished: bool,
     /// The server sent bytes before the connection was in use; the kernel holds them.
     has_early_bytes: bool,
@@ -24,12 +21,12 @@ pub(crate) struct Direct {
 
 impl Direct {
     pub(crate) fn start(server: SocketAddr) -> io::Result<Direct> {
-        let socket = socket::start(server)?;
+        let socket = socket::start_connect(server)?;
         Ok(Direct {
             socket,
             server,
             connected: false,
-            wants_room: false,
+            last_send_was_partial: false,
             server_finished: false,
             has_early_bytes: false,
             watched: None,
@@ -47,22 +44,22 @@ impl Direct {
     pub(crate) fn interest(&self) -> Interest {
         Interest {
             readable: self.connected && !self.server_finished && !self.has_early_bytes,
-            writable: !self.connected || self.wants_room,
+            writable: !self.connected || self.last_send_was_partial,
         }
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let outcome = socket::send(&self.socket, bytes);
         match &outcome {
-            Ok(sent) => self.wants_room = *sent < bytes.len(),
-            Err(error) => self.wants_room = socket::is_later(error),
+            Ok(sent) => self.last_send_was_partial = *sent < bytes.len(),
+            Err(error) => self.last_send_was_partial = socket::would_block(error),
         }
         outcome
     }
 
     /// Handles writability. Returns whether a sender waits for room.
     pub(crate) fn writable(&mut self) -> bool {
-        std::mem::take(&mut self.wants_room)
+        std::mem::take(&mut self.last_send_was_partial)
     }
 
     pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -71,7 +68,6 @@ impl Direct {
         Ok(received)
     }
 
-    /// Whether received bytes wait in the kernel.
     pub(crate) fn has_unread(&self) -> bool {
         socket::peek(&self.socket).is_ok_and(|bytes| bytes > 0)
     }
@@ -79,17 +75,19 @@ impl Direct {
     /// Checks that nothing has arrived on an idle connection: no bytes, end or error.
     pub(crate) fn check_idle(&self) -> io::Result<()> {
         match socket::peek(&self.socket) {
-            Ok(0) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server closed the connection")),
+            Ok(0) => {
+                Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server closed the connection"))
+            }
             Ok(_) => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "a reply arrived after the move: receive all expected replies before a move",
             )),
-            Err(error) if socket::is_later(&error) => Ok(()),
+            Err(error) if socket::would_block(&error) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Checks a connection that is prepared and not in use. Bytes of the server may arrive early.
+    /// Checks a prepared connection. Early bytes of the server are allowed.
     pub(crate) fn check_prepared(&mut self) -> io::Result<()> {
         match self.check_idle() {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -100,12 +98,10 @@ impl Direct {
         }
     }
 
-    /// Marks the connection as idle.
     pub(crate) fn set_idle(&mut self) {
-        self.wants_room = false;
+        self.last_send_was_partial = false;
     }
 
-    /// Marks the connection as in use.
     pub(crate) fn set_in_use(&mut self) {
         self.has_early_bytes = false;
     }

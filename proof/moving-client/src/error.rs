@@ -49,8 +49,12 @@ impl fmt::Display for MoveError {
                 write!(f, "{bytes} bytes are unsent: await their replies before a move")
             }
             MoveError::Unread => f.write_str("replies are unread: receive them before a move"),
-            MoveError::NoServer => f.write_str("the connection has no server address for a direct connection"),
-            MoveError::NotPrepared => f.write_str("no move is prepared: call prepare_move and await Prepared"),
+            MoveError::NoServer => {
+                f.write_str("the connection has no server address for a direct connection")
+            }
+            MoveError::NotPrepared => {
+                f.write_str("no move is prepared: call prepare_move and await Prepared")
+            }
             MoveError::Refused(RefuseReason::Unavailable) => {
                 f.write_str("refused: the helper's link to the server is down, or the server is going away")
             }

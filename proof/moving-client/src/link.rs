@@ -20,7 +20,6 @@ use crate::watch::Interest;
 /// Limit of the bytes that `send` takes ahead of the socket.
 const PENDING_BYTES_MAX: usize = 256 * 1024;
 
-/// A link with its socket and buffers.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) socket: OwnedFd,
@@ -32,14 +31,10 @@ pub(crate) struct Link {
     /// Data that arrived while the application could not receive.
     held: Vec<u8>,
     held_start: usize,
-    /// Why the incoming direction has ended.
-    ended: Option<Ended>,
-    /// The outgoing direction has ended.
-    finished: bool,
-    /// The link carries the application's bytes.
+    incoming_end: Option<Ended>,
+    outgoing_finished: bool,
     pub(crate) in_use: bool,
-    /// The last `send` took fewer bytes than it was given.
-    wants_room: bool,
+    last_send_was_partial: bool,
     /// A drain by the other side, with the time left in ms, until it is polled.
     drain_ms: Option<u32>,
     pub(crate) watched: Option<Interest>,
@@ -54,7 +49,7 @@ enum Stage {
     Open(Id),
 }
 
-/// How a virtual connection's incoming direction has ended.
+/// How a virtual connection's incoming direction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// The server ended its stream. All bytes were received.
@@ -63,11 +58,9 @@ pub(crate) enum Ended {
     Closed(CloseReason),
     /// The other side closed the link.
     LinkLost,
-    /// The link's socket failed.
     Socket(io::ErrorKind),
     /// The other side violated the link protocol.
     Broken(LinkError),
-    /// The connection was refused.
     Refused(RefuseReason),
 }
 
@@ -78,7 +71,7 @@ impl Link {
         settings: &Settings,
         fresh: Fresh,
     ) -> io::Result<Link> {
-        let socket = socket::start(target.address)?;
+        let socket = socket::start_connect(target.address)?;
         let config = target.opener(Limits {
             window_bytes: settings.window_bytes.max(1),
             pending_bytes_max: PENDING_BYTES_MAX,
@@ -93,16 +86,15 @@ impl Link {
             unsent: Outbox::default(),
             held: Vec::new(),
             held_start: 0,
-            ended: None,
-            finished: false,
+            incoming_end: None,
+            outgoing_finished: false,
             in_use: false,
-            wants_room: false,
+            last_send_was_partial: false,
             drain_ms: None,
             watched: None,
         })
     }
 
-    /// Whether TCP is connected.
     pub(crate) fn is_connected(&self) -> bool {
         self.stage != Stage::Connecting
     }
@@ -118,7 +110,7 @@ impl Link {
 
     /// Whether the socket will not deliver anything more.
     fn has_failed(&self) -> bool {
-        matches!(self.ended, Some(Ended::LinkLost | Ended::Socket(_) | Ended::Broken(_)))
+        matches!(self.incoming_end, Some(Ended::LinkLost | Ended::Socket(_) | Ended::Broken(_)))
     }
 
     /// Bytes that `send` took and the socket did not.
@@ -144,9 +136,7 @@ impl fmt::Display for Ended {
             Ended::Closed(CloseReason::OverCredit) => {
                 f.write_str("closed: this client sent more than its credit")
             }
-            Ended::Closed(CloseReason::Protocol) => {
-                f.write_str("closed: protocol violation")
-            }
+            Ended::Closed(CloseReason::Protocol) => f.write_str("closed: protocol violation"),
             Ended::Closed(CloseReason::Moved | CloseReason::Lost) => {
                 f.write_str("closed with a reason that only sessions use")
             }

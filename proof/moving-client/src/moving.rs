@@ -66,7 +66,6 @@ impl Connection {
         }
     }
 
-    /// Refuses a move while bytes are unsent or unread.
     fn check_no_bytes_pending(&mut self) -> Result<(), MoveError> {
         match self.active.map(|slot| self.carrier_mut(slot)) {
             Some(CarrierMut::Direct(direct)) if direct.has_unread() => Err(MoveError::Unread),
@@ -125,7 +124,6 @@ impl Connection {
         Ok((to, Carrier::Link(target.address)))
     }
 
-    /// Continues a move without blocking.
     pub(crate) fn advance_move(&mut self, now: Instant) {
         let time = self.time(now);
         let Some(Moving { to, stage, .. }) = &self.moving else { return };

@@ -36,7 +36,7 @@ impl Outbox {
         };
         self.0.send_all(next, |bytes| match socket::send(socket, bytes) {
             Ok(sent) => Ok(Some(sent)),
-            Err(error) if socket::is_later(&error) => Ok(None),
+            Err(error) if socket::would_block(&error) => Ok(None),
             Err(error) => Err(error),
         })
     }

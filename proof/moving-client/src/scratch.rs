@@ -8,7 +8,6 @@ thread_local! {
     static SCRATCH: Cell<Scratch> = Cell::default();
 }
 
-/// Calls `work` with the thread's scratch buffer.
 pub(crate) fn with<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     // Thread-local storage is not available while a thread ends.
     let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();

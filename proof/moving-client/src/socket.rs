@@ -8,8 +8,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
-/// Makes a socket and starts to connect.
-pub(crate) fn start(target: SocketAddr) -> io::Result<OwnedFd> {
+pub(crate) fn start_connect(target: SocketAddr) -> io::Result<OwnedFd> {
     let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -34,7 +33,6 @@ pub(crate) fn local_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
     Ok(net::getsockname(socket)?.try_into()?)
 }
 
-/// Sends a prefix and returns its length.
 pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     loop {
         match net::send(socket, bytes, SendFlags::NOSIGNAL) {
@@ -71,12 +69,10 @@ pub(crate) fn peek(socket: &OwnedFd) -> io::Result<usize> {
     receive_with(socket, &mut [0], RecvFlags::PEEK)
 }
 
-/// Ends the outgoing stream.
 pub(crate) fn finish(socket: &OwnedFd) -> io::Result<()> {
     Ok(net::shutdown(socket, Shutdown::Write)?)
 }
 
-/// Whether an error means that the call should be repeated when the socket is ready.
-pub(crate) fn is_later(error: &io::Error) -> bool {
+pub(crate) fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }

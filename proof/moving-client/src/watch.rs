@@ -19,7 +19,6 @@ pub enum Slot {
 impl Slot {
     pub(crate) const ALL: [Slot; 3] = [Slot::Direct, Slot::LinkA, Slot::LinkB];
 
-    /// Index into the links.
     pub(crate) fn link(self) -> Option<usize> {
         match self {
             Slot::Direct => None,

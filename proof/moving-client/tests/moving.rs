@@ -38,7 +38,10 @@ fn the_old_carrier_stays_in_use_until_a_prepared_move_completes() {
         assert!(matches!(connection.poll_event(), Some(Event::Moved(Carrier::Link(_)))));
         exchange(&mut connection, b"helped");
         connection.prepare_move(Instant::now(), Route::Direct).unwrap();
-        assert!(matches!(connection.poll_event(), Some(Event::Prepared(Carrier::Direct(_)))), "the direct connection was kept");
+        assert!(
+            matches!(connection.poll_event(), Some(Event::Prepared(Carrier::Direct(_)))),
+            "the direct connection was kept"
+        );
         exchange(&mut connection, b"still helped");
         connection.complete_move().unwrap();
         assert!(matches!(connection.poll_event(), Some(Event::Moved(Carrier::Direct(_)))));
@@ -98,7 +101,11 @@ fn a_prepared_move_does_not_complete_while_a_reply_is_unread() {
     connection.complete_move().unwrap();
     exchange(&mut connection, b"moved");
     connection.begin_move(Instant::now(), Route::Link(&target)).unwrap();
-    assert_eq!(connection.send(b"x").unwrap_err().kind(), io::ErrorKind::WouldBlock, "`send` blocks during a move");
+    assert_eq!(
+        connection.send(b"x").unwrap_err().kind(),
+        io::ErrorKind::WouldBlock,
+        "`send` blocks during a move"
+    );
     connection.cancel_move();
     exchange(&mut connection, b"the move is off");
 }
@@ -157,7 +164,9 @@ fn a_reply_after_the_move_ends_the_idle_direct_connection() {
     connection.begin_move(Instant::now(), Route::Link(&server.target())).unwrap();
     assert!(matches!(await_event(&mut connection), Event::Moved(_)));
     other_end.write_all(b"too late").unwrap();
-    let Event::IdleDirectLost(error) = await_event(&mut connection) else { panic!("the idle connection must be lost") };
+    let Event::IdleDirectLost(error) = await_event(&mut connection) else {
+        panic!("the idle connection must be lost")
+    };
     assert!(error.to_string().contains("receive all expected replies before a move"), "{error}");
 }
 
@@ -192,7 +201,7 @@ fn a_closed_link_is_an_error_and_the_direct_connection_remains() {
     connection.begin_move(Instant::now(), Route::Link(&server.target())).unwrap();
     assert!(matches!(await_event(&mut connection), Event::Moved(_)));
     exchange(&mut connection, b"helped");
-    connection.send(support::DIE).unwrap();
+    connection.send(support::CLOSE_LINK).unwrap();
     await_readable(&mut connection);
     let error = connection.receive(&mut [0; 64]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);

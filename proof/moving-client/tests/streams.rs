@@ -27,8 +27,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The byte at this offset of the stream.
-fn byte(offset: usize) -> u8 {
+fn byte_at(offset: usize) -> u8 {
     (offset % 251) as u8
 }
 
@@ -41,7 +40,7 @@ struct Stream<'a> {
 
 impl Stream<'_> {
     fn send(&mut self, length: usize) {
-        let bytes: Vec<u8> = (self.sent..self.sent + length).map(byte).collect();
+        let bytes: Vec<u8> = (self.sent..self.sent + length).map(byte_at).collect();
         match self.connection.send(&bytes) {
             Ok(sent) => self.sent += sent,
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
@@ -54,7 +53,7 @@ impl Stream<'_> {
             Ok(received) => {
                 assert!(received > 0, "the stream ended without a request to end it");
                 for (at, got) in buffer[..received].iter().enumerate() {
-                    assert_eq!(*got, byte(self.received + at), "at {}", self.received + at);
+                    assert_eq!(*got, byte_at(self.received + at), "at {}", self.received + at);
                 }
                 self.received += received;
                 assert!(self.received <= self.sent);

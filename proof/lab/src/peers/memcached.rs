@@ -1,6 +1,6 @@
 use std::net::SocketAddr;
 
-use super::{CommonOptions, PeerKind, Peer, Readiness};
+use super::{CommonOptions, Peer, PeerKind, Readiness};
 use crate::{LabError, Launch, Place};
 
 /// A memcached to start.

@@ -124,15 +124,15 @@ impl Peer {
     /// Stops the peer if it runs, and starts it without data at the same address.
     pub fn restart(&mut self) -> Result<(), LabError> {
         self.stop();
-        let (process, pid) = start_and_wait(self.kind.as_ref(), &self.place, self.address).map_err(|e| match e {
-            StartError::Ended(e) | StartError::Failed(e) => e,
-        })?;
+        let (process, pid) =
+            start_and_wait(self.kind.as_ref(), &self.place, self.address).map_err(|e| match e {
+                StartError::Ended(e) | StartError::Failed(e) => e,
+            })?;
         (self.process, self.pid) = (process, pid);
         Ok(())
     }
 }
 
-/// Why a peer did not start.
 enum StartError {
     /// The process ended, for example because its port is taken.
     Ended(LabError),
@@ -140,7 +140,11 @@ enum StartError {
 }
 
 /// Starts a peer and waits until it is ready. Checks that the started process, and no other, serves the address.
-fn start_and_wait(kind: &dyn PeerKind, place: &Place, address: SocketAddr) -> Result<(Process, u32), StartError> {
+fn start_and_wait(
+    kind: &dyn PeerKind,
+    place: &Place,
+    address: SocketAddr,
+) -> Result<(Process, u32), StartError> {
     let CommonOptions { extra, wrapper, environment, .. } = kind.common();
     let launch = kind.launch(place, address).map_err(StartError::Failed)?;
     let mut launch = launch.args(extra).wrapper(wrapper).name(kind.program());
@@ -148,7 +152,9 @@ fn start_and_wait(kind: &dyn PeerKind, place: &Place, address: SocketAddr) -> Re
         launch = launch.env(name, value);
     }
     let mut process = place.spawn(&launch).map_err(StartError::Failed)?;
-    let what = |problem: &str| format!("{} ({address}, package {}) {problem}", kind.program(), kind.debian_package());
+    let what = |problem: &str| {
+        format!("{} ({address}, package {}) {problem}", kind.program(), kind.debian_package())
+    };
     let deadline = Instant::now() + READY_TIMEOUT;
     loop {
         if let Some(status) = process.exit() {
@@ -156,26 +162,28 @@ fn start_and_wait(kind: &dyn PeerKind, place: &Place, address: SocketAddr) -> Re
             return Err(StartError::Ended(LabError::NotReady { what, output: process.tail() }));
         }
         let answer = match kind.readiness() {
-            Readiness::Answers { request, pid_prefix, last_line } => {
-                place.enter(|| request_pid(address, request, pid_prefix, last_line)).map_err(StartError::Failed)?
-            }
+            Readiness::Answers { request, pid_prefix, last_line } => place
+                .enter(|| request_pid(address, request, pid_prefix, last_line))
+                .map_err(StartError::Failed)?,
             Readiness::Listens => listener(process.pid(), address),
         };
         let problem = match answer {
-            Ok(pid) if in_group(pid, process.pid()) => return Ok((process, pid)),
+            Ok(pid) if in_process_group(pid, process.pid()) => return Ok((process, pid)),
             // Another process has the port; ours will fail to bind and end.
             Ok(pid) => format!("did not get its port: process {pid} answers there"),
             Err(e) => format!("does not answer: {e}"),
         };
         if Instant::now() >= deadline {
-            return Err(StartError::Failed(LabError::NotReady { what: what(&problem), output: process.tail() }));
+            return Err(StartError::Failed(LabError::NotReady {
+                what: what(&problem),
+                output: process.tail(),
+            }));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Whether a process belongs to the process group of `leader`.
-fn in_group(pid: u32, leader: u32) -> bool {
+fn in_process_group(pid: u32, leader: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| getpgid(Some(pid)).is_ok_and(|group| group.as_raw_pid().unsigned_abs() == leader))
 }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::net::SocketAddr;
 
-use super::{CommonOptions, PeerKind, Peer, Readiness};
+use super::{CommonOptions, Peer, PeerKind, Readiness};
 use crate::{LabError, Launch, Place};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,6 @@ use crate::report::{Bins, DECISIONS_MAX, Event, Mark, Move, Report, TROUBLES_MAX
 use crate::signals::Signals;
 use crate::worker::{FromWorker, ToWorker};
 
-/// Limit of a command line, in bytes.
 const LINE_BYTES_MAX: usize = 4096;
 /// Time zero is this far in the future, so that all workers know it in time.
 const START_DELAY_NS: u64 = 5_000_000;
@@ -103,7 +102,6 @@ impl<'a> Steering<'a> {
         Ok(self.finish())
     }
 
-    /// Waits for workers, commands and signals. Executes commands and signals.
     fn wait(&mut self) -> Result<(), Error> {
         let (mut from_control, mut from_signals) = (false, false);
         {
@@ -159,7 +157,10 @@ impl<'a> Steering<'a> {
         }
         if self.line.len() > LINE_BYTES_MAX {
             self.line.clear();
-            self.trouble(self.clock.now_ns(), format!("a command longer than {LINE_BYTES_MAX} bytes was ignored"));
+            self.trouble(
+                self.clock.now_ns(),
+                format!("a command longer than {LINE_BYTES_MAX} bytes was ignored"),
+            );
         }
     }
 
@@ -173,7 +174,9 @@ impl<'a> Steering<'a> {
         }
         match command {
             Command::Start(at_ns) if !self.begun && self.is_ready() => self.begin(at_ns),
-            Command::Start(_) => self.trouble(now_ns, "`start` ignored: not ready, or started already".into()),
+            Command::Start(_) => {
+                self.trouble(now_ns, "`start` ignored: not ready, or started already".into())
+            }
             command if self.begun => self.order(Order { at_ns: now_ns, command }),
             // `stop` must work before the start too; other commands have no effect then.
             Command::Stop => {
@@ -189,10 +192,10 @@ impl<'a> Steering<'a> {
     }
 
     fn order(&mut self, order: Order) {
-        let id = self.next_move_id;
+        let move_id = self.next_move_id;
         self.next_move_id += u32::from(matches!(order.command, Command::Move { .. }));
         for worker in &self.workers {
-            worker.order(ToWorker::Order { order: order.clone(), id });
+            worker.order(ToWorker::Order { order: order.clone(), move_id });
         }
     }
 
@@ -252,9 +255,9 @@ impl<'a> Steering<'a> {
                 self.emit(&Event::Decided { at_us: at_ns / 1000, what });
             }
             FromWorker::Trouble { at_ns, what } => self.trouble(at_ns, what),
-            FromWorker::Done { end_ns } => {
+            FromWorker::Done { arrivals_end_ns } => {
                 self.done += 1;
-                self.report.duration_ms = self.report.duration_ms.max(end_ns / 1_000_000);
+                self.report.duration_ms = self.report.duration_ms.max(arrivals_end_ns / 1_000_000);
             }
             FromWorker::Failed(error) => return Err(error),
         }

@@ -1,5 +1,3 @@
-//! Inputs and outputs of a run.
-
 use std::io::Write;
 use std::os::fd::OwnedFd;
 

@@ -22,7 +22,6 @@ const ORDERS_QUEUED_MAX: usize = 256;
 pub(super) const WORKER_FAILED: &str =
     "a thread of the load generator panicked: please report this bug, with the panic's message";
 
-/// A worker thread and the channel to it.
 pub(super) struct WorkerHandle {
     orders: SyncSender<ToWorker>,
     wake: Arc<OwnedFd>,
@@ -41,10 +40,7 @@ impl WorkerHandle {
         self.thread.is_finished()
     }
 
-    /// Closes the channel and waits until the worker ends.
-    ///
-    /// # Errors
-    /// The thread has panicked.
+    /// Closes the channel and waits until the worker ends. An error means that the thread panicked.
     pub(super) fn join(self) -> Result<(), Error> {
         drop(self.orders);
         self.thread.join().map_err(|_| Error::Usage(WORKER_FAILED.into()))

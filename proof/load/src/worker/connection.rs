@@ -14,23 +14,17 @@ use crate::protocol::Sent;
 use crate::queue::Queue;
 use crate::report::Target;
 
-/// The state of a connection's transport.
 #[derive(Debug, Default)]
 pub(crate) enum State {
     /// Not open; a timer or the queue opens it.
     #[default]
     Closed,
     /// The kernel is connecting the socket.
-    Opening {
-        socket: OwnedFd,
-        /// Deadline of the attempt.
-        limit_ns: u64,
-    },
+    Opening { socket: OwnedFd, deadline_ns: u64 },
     /// An open TCP connection, in runs without helpers.
     Plain(OwnedFd),
     /// A moving client, in runs with helpers.
     Library {
-        /// The moving client, with its direct connection and its link.
         connection: Box<spillway_moving_client::Connection>,
         /// The first carrier was established.
         open: bool,
@@ -59,7 +53,6 @@ pub(crate) struct Connection {
     pub partial: Vec<u8>,
     /// The rest of a request that the socket did not take.
     pub unsent: Vec<u8>,
-    /// The carrier in use.
     pub carrier: Target,
     /// The carrier to use. Differs from `carrier` during a move.
     pub target: Target,
@@ -101,7 +94,6 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is open without pending or waiting requests.
     pub fn is_idle(&self) -> bool {
         self.is_open() && self.pending.is_none() && self.waiting.is_empty()
     }

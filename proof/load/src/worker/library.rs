@@ -17,7 +17,6 @@ use crate::samples::Outcome;
 const ACCEPTED_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl<P: Protocol> Worker<P> {
-    /// Starts to open a connection to the server.
     pub(super) fn library_open(&mut self, index: usize) {
         let settings = Settings {
             connect_timeout: Duration::from_nanos(ATTEMPT_NS),

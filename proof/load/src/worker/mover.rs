@@ -4,20 +4,17 @@ use crate::report::Move;
 
 #[derive(Debug)]
 pub(super) struct Mover {
-    /// The report of the move so far.
     pub(super) report: Move,
     pub(super) given_ns: u64,
     pub(super) pace_ns: u64,
-    /// Time of the next connection's start.
-    pub(super) next_ns: u64,
+    pub(super) next_start_ns: u64,
     /// The connection that starts first: the next one to get an arrival at the time of the command. Every connection
     /// then gets an arrival, and with it its first reply, soon after its start.
     pub(super) first: usize,
     /// Connections, from `first` on, that have started or need no move.
     pub(super) scanned: usize,
-    /// Connections that have not started.
     pub(super) not_started: u32,
-    /// Connections that have started, without a reply by the new carrier.
+    /// Started connections without a reply by the new carrier.
     pub(super) awaited: u32,
 }
 
@@ -26,7 +23,7 @@ impl Mover {
     pub(super) fn connection_started(&mut self, scanned: usize) {
         self.scanned = scanned;
         self.not_started -= 1;
-        self.next_ns = self.next_ns.saturating_add(self.pace_ns);
+        self.next_start_ns = self.next_start_ns.saturating_add(self.pace_ns);
         self.awaited += 1;
     }
 
@@ -46,7 +43,6 @@ impl Mover {
         self.not_started == 0 && self.awaited == 0
     }
 
-    /// The final report, complete or not.
     pub(super) fn into_report(mut self) -> Move {
         self.report.complete = self.has_ended();
         self.report.first_replies_us.sort_unstable();

@@ -40,7 +40,7 @@ impl<P: Protocol> Worker<P> {
             },
             given_ns,
             pace_ns,
-            next_ns: given_ns,
+            next_start_ns: given_ns,
             first: (self.turn as usize + 1) % self.connections.len(),
             scanned: 0,
             not_started: connections,
@@ -51,12 +51,13 @@ impl<P: Protocol> Worker<P> {
 
     /// Time of the next connection's start, if any remain.
     pub(super) fn next_move_ns(&self) -> Option<u64> {
-        self.mover.as_ref().filter(|mover| mover.not_started > 0).map(|mover| mover.next_ns)
+        self.mover.as_ref().filter(|mover| mover.not_started > 0).map(|mover| mover.next_start_ns)
     }
 
     /// Starts the moves that are due. A connection with a pending reply moves after the reply.
     pub(super) fn start_moves(&mut self, now_ns: u64) {
-        while let Some(mover) = self.mover.as_mut().filter(|m| m.not_started > 0 && m.next_ns <= now_ns) {
+        while let Some(mover) = self.mover.as_mut().filter(|m| m.not_started > 0 && m.next_start_ns <= now_ns)
+        {
             let (target, count) = (mover.report.target, self.connections.len());
             let mut later = (mover.scanned..count).map(|scanned| (scanned, (mover.first + scanned) % count));
             let Some((scanned, index)) = later.find(|&(_, index)| self.connections[index].target != target)
@@ -104,7 +105,6 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// Reports the current move, complete or not.
     pub(super) fn end_move(&mut self) {
         if let Some(mover) = self.mover.take() {
             self.connections.iter_mut().for_each(|c| c.awaited = false);

@@ -46,7 +46,7 @@ impl<P: Protocol> Worker<P> {
             self.timers.pop();
             match &self.connections[index as usize].state {
                 State::Closed => self.to_open.push_back(index),
-                State::Opening { limit_ns, .. } if *limit_ns == at_ns => {
+                State::Opening { deadline_ns, .. } if *deadline_ns == at_ns => {
                     self.open_failed(index as usize, "no answer within 5 s".into());
                 }
                 State::Library { .. } => self.library_timeout(index as usize),
@@ -62,12 +62,12 @@ impl<P: Protocol> Worker<P> {
     }
 
     fn open(&mut self, index: usize, now_ns: u64) {
-        let limit_ns = now_ns + ATTEMPT_NS;
+        let deadline_ns = now_ns + ATTEMPT_NS;
         let family = if self.server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         self.opening += 1;
         if self.setup.config.sessions.is_some() {
-            return self.session_open(index, limit_ns);
+            return self.session_open(index, deadline_ns);
         }
         if !self.targets.is_empty() {
             return self.library_open(index);
@@ -83,8 +83,8 @@ impl<P: Protocol> Worker<P> {
         });
         match started {
             Ok(socket) => {
-                self.connections[index].state = State::Opening { socket, limit_ns };
-                self.timers.push(Reverse((limit_ns, index as u32)));
+                self.connections[index].state = State::Opening { socket, deadline_ns };
+                self.timers.push(Reverse((deadline_ns, index as u32)));
             }
             Err(e) => self.open_failed(index, explain(e)),
         }
@@ -92,7 +92,9 @@ impl<P: Protocol> Worker<P> {
 
     /// Handles the end of an attempt, successful or not.
     pub(super) fn opened(&mut self, index: usize) {
-        let State::Opening { socket, .. } = std::mem::take(&mut self.connections[index].state) else { return };
+        let State::Opening { socket, .. } = std::mem::take(&mut self.connections[index].state) else {
+            return;
+        };
         let outcome = sockopt::socket_error(&socket)
             .and_then(|outcome| outcome)
             .and_then(|()| epoll::modify(&self.epoll, &socket, super::token(index), EventFlags::IN));

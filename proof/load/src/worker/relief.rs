@@ -38,8 +38,9 @@ impl<P: Protocol> Worker<P> {
             let failed = |error| Error::system("cannot start the client library's relief", error);
             let relief = Relief::new(Instant::now(), settings).map_err(failed)?;
             let token = EventData::new_u64((number as u64) << MARK_BITS | GROUP_MARK);
-            epoll::add(&self.epoll, &relief, token, EventFlags::IN)
-                .map_err(|error| Error::system("cannot add the client library's relief to the epoll set", error))?;
+            epoll::add(&self.epoll, &relief, token, EventFlags::IN).map_err(|error| {
+                Error::system("cannot add the client library's relief to the epoll set", error)
+            })?;
             self.groups.push(Group::new(relief));
         }
         Ok(())
@@ -189,8 +190,8 @@ impl<P: Protocol> Worker<P> {
         let failed = match &mut self.connections[index].state {
             State::Session(state) => next_move.apply(Instant::now(), &mut state.session).err(),
             _ => {
-                let limit_ns = self.clock.now_ns() + super::opening::ATTEMPT_NS;
-                return self.session_opened(index, limit_ns, |now| next_move.open(now));
+                let deadline_ns = self.clock.now_ns() + super::opening::ATTEMPT_NS;
+                return self.session_opened(index, deadline_ns, |now| next_move.open(now));
             }
         };
         match failed {

@@ -18,13 +18,12 @@ use crate::report::Target;
 
 /// Rounds timers up to save wake-ups.
 const TIMER_GRAIN_NS: u64 = 1_000_000;
-/// Limit of the time for closing all sessions after the run.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 const CLOSE_POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 impl<P: Protocol> Worker<P> {
     /// Starts to open a session.
-    pub(super) fn session_open(&mut self, index: usize, limit_ns: u64) {
+    pub(super) fn session_open(&mut self, index: usize, deadline_ns: u64) {
         if !self.groups.is_empty() {
             return self.relief_join(index);
         }
@@ -32,14 +31,13 @@ impl<P: Protocol> Worker<P> {
         let routes = self.setup.config.routes(index + self.setup.index as usize);
         let server_port = self.setup.config.sessions.and_then(|sessions| sessions.link);
         let settings = SessionSettings { server_port, ..SessionSettings::default() };
-        self.session_opened(index, limit_ns, |now| Session::open(now, routes, settings));
+        self.session_opened(index, deadline_ns, |now| Session::open(now, routes, settings));
     }
 
-    /// Adds a new session to the epoll set.
     pub(super) fn session_opened(
         &mut self,
         index: usize,
-        limit_ns: u64,
+        deadline_ns: u64,
         open: impl FnOnce(Instant) -> io::Result<Session>,
     ) {
         let opened = open(Instant::now()).and_then(|session| {
@@ -48,14 +46,14 @@ impl<P: Protocol> Worker<P> {
         });
         match opened {
             Ok(session) => {
-                self.connections[index].state = State::Session(Box::new(SessionState::new(session, limit_ns)));
+                self.connections[index].state =
+                    State::Session(Box::new(SessionState::new(session, deadline_ns)));
                 self.receive_session(index);
             }
             Err(e) => self.open_failed(index, e.to_string()),
         }
     }
 
-    /// Handles readiness of a session's carrier.
     pub(super) fn session_ready(&mut self, index: usize) {
         if let State::Session(state) = &mut self.connections[index].state {
             state.session.handle_ready(Instant::now());
@@ -161,7 +159,7 @@ impl<P: Protocol> Worker<P> {
             return;
         }
         state.timer_ns = u64::MAX;
-        if !state.is_open && now_ns >= state.limit_ns {
+        if !state.is_open && now_ns >= state.deadline_ns {
             let why = state.trouble.take().unwrap_or_else(|| "no carrier was established".into());
             return self.open_failed(index, format!("no answer within 5 s: {why}"));
         }
@@ -176,7 +174,7 @@ impl<P: Protocol> Worker<P> {
             let in_ns = at.saturating_duration_since(Instant::now()).as_nanos();
             self.clock.now_ns().saturating_add(u64::try_from(in_ns).unwrap_or(u64::MAX))
         });
-        let at_ns = if state.is_open { wanted_ns } else { wanted_ns.min(state.limit_ns) };
+        let at_ns = if state.is_open { wanted_ns } else { wanted_ns.min(state.deadline_ns) };
         let at_ns = at_ns.checked_next_multiple_of(TIMER_GRAIN_NS).unwrap_or(u64::MAX);
         // An early timer stays and is set again when due: each reply postpones the deadline.
         if at_ns < state.timer_ns {

@@ -7,19 +7,24 @@ pub(crate) struct SessionState {
     pub session: Session,
     /// The first carrier was established.
     pub is_open: bool,
-    /// Deadline of the first carrier.
-    pub(super) limit_ns: u64,
+    /// When the session must have its first carrier.
+    pub(super) deadline_ns: u64,
     /// Time of the session's valid timer in the worker's heap; other timers of the session there are stale.
     pub(super) timer_ns: u64,
-    /// A commanded move is in progress.
     pub(super) is_moving: bool,
-    /// Why the last carrier was lost, for people.
+    /// Why the last carrier was lost.
     pub(super) trouble: Option<String>,
 }
 
 impl SessionState {
-    /// A session that must open by `limit_ns`.
-    pub(super) fn new(session: Session, limit_ns: u64) -> SessionState {
-        SessionState { session, is_open: false, limit_ns, timer_ns: u64::MAX, is_moving: false, trouble: None }
+    pub(super) fn new(session: Session, deadline_ns: u64) -> SessionState {
+        SessionState {
+            session,
+            is_open: false,
+            deadline_ns,
+            timer_ns: u64::MAX,
+            is_moving: false,
+            trouble: None,
+        }
     }
 }

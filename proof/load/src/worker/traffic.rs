@@ -6,7 +6,7 @@ use rustix::event::epoll::{self, EventFlags};
 use spillway_moving_client::Slot;
 
 use super::Worker;
-use super::connection::{State, Pending};
+use super::connection::{Pending, State};
 use crate::protocol::{Protocol, Request, Verdict};
 use crate::report::Target;
 use crate::samples::Outcome;
@@ -69,7 +69,6 @@ impl<P: Protocol> Worker<P> {
         sent_ns
     }
 
-    /// Handles readiness of one of a connection's sockets.
     pub(super) fn ready(&mut self, index: usize, slot: Slot, flags: EventFlags) {
         match self.connections.get(index).map(|c| &c.state) {
             Some(State::Opening { .. }) => self.opened(index),
@@ -212,7 +211,6 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// Closes a connection and schedules its reopening.
     pub(super) fn close(&mut self, index: usize) {
         self.relief_leave(index);
         let connection = &mut self.connections[index];

@@ -51,7 +51,6 @@ impl Memcached {
         Some(memcached)
     }
 
-    /// Sends SIGKILL and waits.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -120,7 +119,6 @@ impl Lines {
         lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
     }
 
-    /// Waits until an event matches.
     pub fn wait_for(&self, what: &str, matches: impl Fn(&Event) -> bool) {
         let deadline = Instant::now() + TIMEOUT;
         while !self.events().iter().any(&matches) {
@@ -160,7 +158,6 @@ impl ControlledRun {
         self.report()
     }
 
-    /// Waits for the end of the run.
     pub fn report(self) -> Report {
         self.run.join().unwrap()
     }

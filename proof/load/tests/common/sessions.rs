@@ -23,7 +23,7 @@ pub fn client_key() -> Key {
     Key::from_secret([5; 32])
 }
 
-/// A link port that echoes, in a thread that ends with the test's process.
+/// A link port that echoes, on a thread that ends with the test's process.
 pub fn server(alter: Alter) -> SocketAddr {
     let mut settings = Settings { ring: KeyRing::new(), ..Settings::default() };
     settings.ring.accept(Role::Client, client_key());
@@ -63,7 +63,8 @@ fn serve(mut links: Links, alter: Alter) {
                         _ => {}
                     }
                 }
-                replies.into_iter()
+                replies
+                    .into_iter()
                     .for_each(|(client, bytes)| reply(&mut links, &mut to_send, client, bytes, alter));
             }
         }

@@ -27,8 +27,8 @@ const HELD_CAPACITY_KEPT: usize = 4096;
 impl Link {
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Stage::Open(id) = self.stage else { return Err(io::ErrorKind::WouldBlock.into()) };
-        match self.ended {
-            None | Some(Ended::Finished) if !self.finished => {}
+        match self.incoming_end {
+            None | Some(Ended::Finished) if !self.outgoing_finished => {}
             None | Some(Ended::Finished | Ended::Closed(CloseReason::Normal)) => {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
@@ -38,7 +38,7 @@ impl Link {
             self.push_or_fail()?;
         }
         let taken = if self.unsent.is_empty() { self.protocol.compose(id, bytes) } else { 0 };
-        self.wants_room = taken < bytes.len();
+        self.last_send_was_partial = taken < bytes.len();
         if taken == 0 && !bytes.is_empty() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -50,23 +50,21 @@ impl Link {
     #[must_use]
     pub(crate) fn poll_room(&mut self) -> bool {
         let Stage::Open(id) = self.stage else { return false };
-        if !self.wants_room || !self.unsent.is_empty() || self.protocol.room(id) == 0 {
+        if !self.last_send_was_partial || !self.unsent.is_empty() || self.protocol.room(id) == 0 {
             return false;
         }
-        self.wants_room = false;
+        self.last_send_was_partial = false;
         true
     }
 
-    /// Ends the outgoing stream.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
-        self.finished = true;
+        self.outgoing_finished = true;
         if let Stage::Open(id) = self.stage {
             self.protocol.finish(id);
         }
         self.push_or_fail()
     }
 
-    /// Handles writability of the socket.
     pub(crate) fn writable(&mut self) {
         // The next `receive` or `send` returns a failure.
         let _ = self.push_or_fail();
@@ -74,7 +72,7 @@ impl Link {
 
     /// Sends pending bytes as far as the socket takes them.
     pub(super) fn push(&mut self) -> io::Result<()> {
-        self.unsent.push(ANY_TIME, &mut self.end, &self.socket, |_| {})
+        self.unsent.push(ANY_TIME, &mut self.protocol, &self.socket, |_| {})
     }
 
     fn push_or_fail(&mut self) -> io::Result<()> {
@@ -83,8 +81,8 @@ impl Link {
 
     /// Records a failure. The first one stays, because later ones follow from it.
     fn fail(&mut self, why: Ended) {
-        if matches!(self.ended, None | Some(Ended::Finished)) {
-            self.ended = Some(why);
+        if matches!(self.incoming_end, None | Some(Ended::Finished)) {
+            self.incoming_end = Some(why);
         }
     }
 
@@ -96,7 +94,7 @@ impl Link {
             return Ok(self.take_held(buffer));
         }
         loop {
-            if let Some(ended) = self.ended {
+            if let Some(ended) = self.incoming_end {
                 return ended.to_result();
             }
             if self.protocol.is_encrypted() {
@@ -120,7 +118,7 @@ impl Link {
                         return Ok(filled);
                     }
                 }
-                Err(error) if socket::is_later(&error) => return Err(error),
+                Err(error) if socket::would_block(&error) => return Err(error),
                 Err(error) => self.fail(Ended::Socket(error.kind())),
             }
         }
@@ -138,7 +136,7 @@ impl Link {
                 while self.protocol.poll_room().is_some() {}
                 let _ = self.push_or_fail();
             }
-            Err(error) if socket::is_later(&error) => return Err(error),
+            Err(error) if socket::would_block(&error) => return Err(error),
             Err(error) => self.fail(Ended::Socket(error.kind())),
         }
         Ok(())
@@ -146,7 +144,7 @@ impl Link {
 
     /// Whether `receive` has bytes or a result that the socket does not report.
     pub(crate) fn has_more(&self) -> bool {
-        self.held_start < self.held.len() || self.ended.is_some()
+        self.held_start < self.held.len() || self.incoming_end.is_some()
     }
 
     fn take_held(&mut self, buffer: &mut [u8]) -> usize {
@@ -210,7 +208,7 @@ impl Link {
 
     /// Receives some bytes and holds the data. Returns whether more may be available.
     fn receive_and_hold(&mut self) -> bool {
-        if self.ended.is_some() {
+        if self.incoming_end.is_some() {
             return false;
         }
         let mut buffer = [0; CONTROL_BUFFER_BYTES];
@@ -223,7 +221,7 @@ impl Link {
                 while self.protocol.poll_room().is_some() {}
                 let _ = self.push_or_fail();
             }
-            Err(error) if socket::is_later(&error) => return false,
+            Err(error) if socket::would_block(&error) => return false,
             Err(error) => self.fail(Ended::Socket(error.kind())),
         }
         true
@@ -232,7 +230,7 @@ impl Link {
     /// Why the incoming direction has ended, if it has.
     #[must_use]
     pub(crate) fn poll_ended(&self) -> Option<Ended> {
-        self.ended
+        self.incoming_end
     }
 }
 

@@ -27,13 +27,13 @@ impl Link {
             match socket::receive(&self.socket, &mut buffer) {
                 Ok(0) => return Err(MoveError::Closed),
                 Ok(received) => self.handle_input(now, &buffer[..received])?,
-                Err(error) if socket::is_later(&error) => return Ok(false),
+                Err(error) if socket::would_block(&error) => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                     return Err(MoveError::Closed);
                 }
                 Err(error) => return Err(error.into()),
             }
-            match self.ended {
+            match self.incoming_end {
                 Some(Ended::Refused(reason)) => return Err(MoveError::Refused(reason)),
                 Some(Ended::Closed(_)) => return Err(MoveError::Refused(RefuseReason::Unavailable)),
                 _ => {}
@@ -75,11 +75,11 @@ impl Link {
     pub(super) fn handle_event(&mut self, event: &OpenerEvent<'_>) {
         match *event {
             OpenerEvent::Accepted { id } => self.stage = Stage::Open(id),
-            OpenerEvent::Refused { reason, .. } => self.ended = Some(Ended::Refused(reason)),
-            OpenerEvent::Finished { .. } => self.ended = Some(Ended::Finished),
+            OpenerEvent::Refused { reason, .. } => self.incoming_end = Some(Ended::Refused(reason)),
+            OpenerEvent::Finished { .. } => self.incoming_end = Some(Ended::Finished),
             OpenerEvent::Closed { id, reason } => {
                 self.protocol.close(id, reason);
-                self.ended = Some(Ended::Closed(reason));
+                self.incoming_end = Some(Ended::Closed(reason));
             }
             OpenerEvent::Drain { deadline_ms } => self.drain_ms = Some(deadline_ms),
             OpenerEvent::Established { .. }

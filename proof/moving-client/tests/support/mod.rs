@@ -14,8 +14,7 @@ use spillway_batch::{Limits, Role, Scratch, ServerConfig, ServerEvent, ServerLin
 use spillway_moving_client::{Connection, Event, LinkTarget, Ready, Slot};
 use spillway_transport::Time;
 
-/// A request on which the server closes the link.
-pub const DIE: &[u8] = b"close the link";
+pub const CLOSE_LINK: &[u8] = b"close the link";
 
 pub struct Server {
     pub plain: SocketAddr,
@@ -61,7 +60,6 @@ impl Server {
     }
 }
 
-/// Serves each connection in its own thread.
 pub fn serve(listener: TcpListener, serve: impl Fn(TcpStream) + Clone + Send + 'static) {
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -94,7 +92,7 @@ fn serve_link(mut stream: TcpStream, config: &Arc<ServerConfig>, replies: bool) 
         let is_open = loop {
             match link.decompose(now(), &mut input) {
                 Ok(Some(ServerEvent::Connect { id, .. })) => link.accept(id),
-                Ok(Some(ServerEvent::Data { bytes, .. })) if bytes == DIE => return,
+                Ok(Some(ServerEvent::Data { bytes, .. })) if bytes == CLOSE_LINK => return,
                 Ok(Some(ServerEvent::Data { id, bytes })) => {
                     link.consumed(id, bytes.len()).unwrap();
                     waiting.extend_from_slice(if replies { bytes } else { &[] });
@@ -151,7 +149,6 @@ fn deadline() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// Waits for the next event.
 pub fn await_event(connection: &mut Connection) -> Event {
     let deadline = deadline();
     loop {
