@@ -87,10 +87,10 @@ impl Drop for Canary {
 fn watch_core(shared: &Shared, core: usize) {
     let period = Timespec { tv_sec: 0, tv_nsec: i64::from(CHECK_PERIOD.subsec_nanos()) };
     while !shared.stop.load(Ordering::Relaxed) {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         // A sleep that a signal ends early records no stall.
         let _ = clock_nanosleep_relative(ClockId::Monotonic, &period);
-        let late = begun.elapsed().saturating_sub(CHECK_PERIOD);
+        let late = started_at.elapsed().saturating_sub(CHECK_PERIOD);
         if late >= STALL_MIN {
             let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
             shared.stalled_ns[core].fetch_add(late_ns, Ordering::Relaxed);
@@ -111,8 +111,8 @@ mod tests {
         // The only kind of thread that delays a canary: one of higher priority.
         let hold = || {
             become_real_time(0, PRIORITY + 1).unwrap();
-            let begun = Instant::now();
-            while begun.elapsed() < Duration::from_millis(30) {
+            let started_at = Instant::now();
+            while started_at.elapsed() < Duration::from_millis(30) {
                 std::hint::spin_loop();
             }
         };

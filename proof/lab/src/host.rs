@@ -77,22 +77,22 @@ impl Host {
         &self.0.name
     }
 
-    /// Its address on the lab's network.
+    /// The host's address on the lab's network.
     pub fn address(&self) -> IpAddr {
         self.0.address.into()
     }
 
-    /// The name of its network namespace, for `ip netns exec`.
+    /// The name of the host's network namespace, for `ip netns exec`.
     pub fn namespace(&self) -> &str {
         &self.0.namespace
     }
 
-    /// The name of its interface.
+    /// The name of the host's interface.
     pub fn interface(&self) -> &str {
         &self.0.interface
     }
 
-    /// The core it is pinned to.
+    /// The core to which the host is pinned.
     pub fn core(&self) -> Option<usize> {
         self.0.core
     }
@@ -138,7 +138,7 @@ impl Host {
         std::thread::Builder::new().name(name).spawn(inside).map_err(LabError::io("cannot start a thread"))
     }
 
-    /// CPU time used so far by its processes and by its interface.
+    /// CPU time used so far by the host's processes and by its interface.
     pub fn cpu(&self) -> Result<HostCpu, LabError> {
         self.0.group.cpu()
     }
@@ -148,30 +148,30 @@ impl Host {
         self.0.group.set_quota(quota)
     }
 
-    /// The offloads that are active on its interface.
+    /// The offloads that are active on the host's interface.
     pub fn offloads(&self) -> Result<Offloads, LabError> {
         self.offloads_of(&self.0.interface)
     }
 
-    /// The offloads that are active on another interface in its namespace.
+    /// The offloads that are active on another interface in the host's namespace.
     pub fn offloads_of(&self, interface: &str) -> Result<Offloads, LabError> {
         let text = self.0.tools.ethtool(&self.0.namespace, &["-k", interface])?;
         Ok(Offloads::parse(&text))
     }
 
-    /// The offloads that are active on the bridge's end of its cable.
+    /// The offloads that are active on the bridge's end of the host's cable.
     pub fn bridge_offloads(&self) -> Result<Offloads, LabError> {
         let (namespace, interface) = &self.0.bridge_end;
         let text = self.0.tools.ethtool(namespace, &["-k", interface])?;
         Ok(Offloads::parse(&text))
     }
 
-    /// The congestion control of its connections.
+    /// The congestion control of the host's connections.
     pub fn congestion_control(&self) -> Result<String, LabError> {
         namespace::within(&self.0.namespace, || namespace::sysctl(CONGESTION_CONTROL.0))
     }
 
-    /// The traffic counters of its interface.
+    /// The traffic counters of the host's interface.
     pub fn counters(&self) -> Result<InterfaceCounters, LabError> {
         let text = namespace::within(&self.0.namespace, || {
             let file = "/proc/thread-self/net/dev";
@@ -230,7 +230,7 @@ impl Host {
         Ok(namespace::named_counters(&text))
     }
 
-    /// The kernel threads that do its interface's receive work.
+    /// The kernel threads that do the interface's receive work.
     pub fn interface_threads(&self) -> Vec<u32> {
         napi::threads_of(&self.0.interface)
     }

@@ -23,7 +23,7 @@ const NAME_ATTEMPTS_MAX: usize = 60;
 #[derive(Debug)]
 pub(crate) struct Run {
     pub name: RunName,
-    /// Holds the output of its processes.
+    /// Holds the output of the run's processes.
     pub directory: PathBuf,
     pub layout: Option<Layout>,
     /// Whether the run may grow. Locked during additions, so that a removal cannot run at the same time.

@@ -50,7 +50,7 @@ fn wait_until_gone(run: &str, marks: &[String]) {
         if left.is_empty() {
             return;
         }
-        assert!(Instant::now() < deadline, "still there: {left:?}");
+        assert!(Instant::now() < deadline, "not removed: {left:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

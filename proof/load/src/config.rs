@@ -49,14 +49,14 @@ impl fmt::Display for Speech {
 /// What triggers a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Loop {
-    /// Time: arrivals at `rate_per_s`, independent of replies.
+    /// Arrivals at `rate_per_s` trigger requests, independent of replies.
     Open {
         /// Arrivals a second over all connections, until the command `rate` changes it.
         rate_per_s: f64,
         /// Distribution of the gaps between arrivals.
         spacing: Spacing,
     },
-    /// The previous reply, on each connection.
+    /// On each connection, the previous reply triggers the next request.
     Closed,
 }
 
@@ -76,7 +76,7 @@ pub enum Fill {
     Set,
     /// Read and compare every key, which another generator has set.
     Verify,
-    /// Nothing.
+    /// Neither set nor read any key.
     Skip,
 }
 

@@ -7,7 +7,7 @@ use spillway_client::Override;
 
 use crate::report::Target;
 
-/// A command.
+/// A command that controls a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// Sets the arrivals a second over all connections.
@@ -38,26 +38,26 @@ impl Command {
     /// Parses one line: `rate 9600`, `move helper pace=100us count=33`, `move direct`, `relief on|off|auto`,
     /// `mark NAME`, `start [MONOTONIC_NS]`, `stop`.
     pub fn parse(line: &str) -> Result<Command, String> {
-        let mut words = line.split_whitespace();
-        let command = match words.next() {
+        let mut arguments = line.split_whitespace();
+        let command = match arguments.next() {
             Some("rate") => {
-                let text = words.next().ok_or("`rate` needs a number: `rate 9600`")?;
+                let text = arguments.next().ok_or("`rate` needs a number: `rate 9600`")?;
                 let rate: f64 = text.parse().map_err(|_| format!("`{text}` is not a rate: give a number"))?;
                 if !(0.0..=1e8).contains(&rate) {
                     return Err(format!("rate {rate} is out of range: give 0 to 100000000"));
                 }
                 Command::Rate(rate)
             }
-            Some("move") => parse_move(&mut words)?,
+            Some("move") => parse_move(&mut arguments)?,
             Some("relief") => {
-                let text = words.next().unwrap_or_default();
+                let text = arguments.next().unwrap_or_default();
                 Command::Relief(text.parse().map_err(|error| format!("`relief {text}`: {error}"))?)
             }
             Some("mark") => {
-                let name = words.next().ok_or("`mark` needs a name: `mark burst`")?;
+                let name = arguments.next().ok_or("`mark` needs a name: `mark burst`")?;
                 Command::Mark(name.chars().take(MARK_CHARS_MAX).collect())
             }
-            Some("start") => Command::Start(match words.next() {
+            Some("start") => Command::Start(match arguments.next() {
                 Some(text) => Some(text.parse().map_err(|_| format!("`{text}` is not a time in ns"))?),
                 None => None,
             }),
@@ -69,7 +69,7 @@ impl Command {
                 ));
             }
         };
-        match words.next() {
+        match arguments.next() {
             None => Ok(command),
             Some(extra) => Err(format!("unexpected `{extra}` after `{command}`")),
         }
@@ -91,14 +91,14 @@ impl Command {
     }
 }
 
-fn parse_move<'a>(words: &mut impl Iterator<Item = &'a str>) -> Result<Command, String> {
-    let target = match words.next() {
+fn parse_move<'a>(arguments: &mut impl Iterator<Item = &'a str>) -> Result<Command, String> {
+    let target = match arguments.next() {
         Some("helper") => Target::Helper,
         Some("direct") => Target::Direct,
         _ => return Err("`move` needs a target: `move helper` or `move direct`".into()),
     };
     let (mut pace, mut count) = (None, None);
-    for option in words {
+    for option in arguments {
         match option.split_once('=') {
             Some(("pace", text)) => pace = Some(parse_duration(text)?),
             Some(("count", text)) => {
@@ -147,8 +147,8 @@ impl Order {
         let (time, commands) =
             text.split_once('=').ok_or_else(|| format!("`{text}` has no `=`: give `20s=rate:9600`"))?;
         let at_ns = u64::try_from(parse_duration(time)?.as_nanos()).unwrap_or(u64::MAX);
-        let order = |words: &str| {
-            let command = Command::parse(&words.replace(':', " "))?;
+        let order = |arguments: &str| {
+            let command = Command::parse(&arguments.replace(':', " "))?;
             match command {
                 Command::Start(_) => Err("`start` cannot be scheduled".to_owned()),
                 command => Ok(Order { at_ns, command }),
@@ -176,7 +176,7 @@ mod tests {
             Command::Move { target: Target::Helper, pace: Some(Duration::from_micros(1500)), count: None }
         );
         assert_eq!(Command::parse("start 12").unwrap(), Command::Start(Some(12)));
-        for (text, word) in [
+        for (text, expected) in [
             ("", "unknown command"),
             ("go", "go"),
             ("rate", "needs a number"),
@@ -188,7 +188,7 @@ mod tests {
             ("stop now", "now"),
         ] {
             let error = Command::parse(text).unwrap_err();
-            assert!(error.contains(word), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 

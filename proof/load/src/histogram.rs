@@ -42,15 +42,15 @@ impl Histogram {
             return;
         }
         let mut merged = Vec::with_capacity(self.pairs.len() + other.pairs.len());
-        let mut ours = self.pairs.iter().copied().peekable();
+        let mut own_pairs = self.pairs.iter().copied().peekable();
         for &(value, count) in &other.pairs {
-            while let Some(pair) = ours.next_if(|pair| pair.0 < value) {
+            while let Some(pair) = own_pairs.next_if(|pair| pair.0 < value) {
                 merged.push(pair);
             }
-            let same = ours.next_if(|pair| pair.0 == value).map_or(0, |pair| pair.1);
+            let same = own_pairs.next_if(|pair| pair.0 == value).map_or(0, |pair| pair.1);
             merged.push((value, count + same));
         }
-        merged.extend(ours);
+        merged.extend(own_pairs);
         self.pairs = merged;
     }
 

@@ -56,7 +56,7 @@ impl fmt::Display for MoveError {
                 f.write_str("no move is prepared: call prepare_move and await Prepared")
             }
             MoveError::Refused(RefuseReason::Unavailable) => {
-                f.write_str("refused: the helper's link to the server is down, or the server is going away")
+                f.write_str("refused: the helper's link to the server is down, or the server drains")
             }
             MoveError::Refused(reason) => write!(f, "refused: {reason}"),
             MoveError::Link(error) => error.fmt(f),

@@ -235,7 +235,7 @@ fn an_abandoned_carrier_is_replaced_by_the_direct_connection_at_once() {
     let mut connection = direct(&server);
     connection.begin_move(Instant::now(), Route::Link(&server.target())).unwrap();
     assert!(matches!(await_event(&mut connection), Event::Moved(_)));
-    connection.send(b"whose reply nobody will await").unwrap();
+    connection.send(b"a request without a reply").unwrap();
     connection.abandon();
     assert_eq!(connection.carrier(), None);
     assert_eq!(connection.send(b"x").unwrap_err().kind(), io::ErrorKind::NotConnected);

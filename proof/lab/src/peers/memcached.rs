@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use super::{CommonOptions, Peer, PeerKind, Readiness};
 use crate::{LabError, Launch, Place};
 
-/// A memcached to start.
+/// Options of a memcached.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), spillway_lab::LabError> {

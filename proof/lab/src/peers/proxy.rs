@@ -14,7 +14,7 @@ enum Program {
     Nutcracker { redis: bool },
 }
 
-/// A proxy to start in front of a server.
+/// Options of a proxy in front of a server.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), spillway_lab::LabError> {

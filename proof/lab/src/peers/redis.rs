@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use super::{CommonOptions, Peer, PeerKind, Readiness};
 use crate::{LabError, Launch, Place};
 
-/// A redis to start, in memory only: it writes nothing to disk.
+/// Options of a redis, which keeps its data in memory only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redis {
     common: CommonOptions,

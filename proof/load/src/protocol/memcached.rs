@@ -5,7 +5,7 @@ use super::store::{Dialect, Space, Store, push_decimal};
 /// A thread's requests to a memcached.
 pub type Memcached = Store<Text>;
 
-/// The text protocol.
+/// memcached's text protocol.
 #[derive(Clone, Copy, Debug)]
 pub enum Text {}
 

@@ -39,7 +39,7 @@ pub trait Dialect {
 /// Derives the keys and values of a key space from its seed.
 #[derive(Clone, Debug)]
 pub struct Space {
-    /// The seed.
+    /// Seed of key names and values.
     pub seed: u64,
     /// Length of keys, 8 to 250 bytes.
     pub key_size: usize,
@@ -153,10 +153,10 @@ impl<D: Dialect> Store<D> {
         expected.clear();
         D::push_value_head(&self.space, key, &mut expected);
         let head = expected.len();
-        let whole = head + self.space.value_size + D::VALUE_TAIL.len();
+        let reply_length = head + self.space.value_size + D::VALUE_TAIL.len();
         let verdict = if reply.len() < head || reply[..head] != expected {
             unexpected_line::<D>(reply, &expected, true)
-        } else if reply.len() < whole {
+        } else if reply.len() < reply_length {
             Verdict::Incomplete
         } else {
             let version = match reply[head..].first_chunk::<VERSIONED_VALUE_SIZE_MIN>() {
@@ -167,12 +167,12 @@ impl<D: Dialect> Store<D> {
             };
             self.space.push_value(key, version, &mut expected);
             expected.extend_from_slice(D::VALUE_TAIL);
-            if reply[whole - D::VALUE_TAIL.len()..whole] != *D::VALUE_TAIL {
+            if reply[reply_length - D::VALUE_TAIL.len()..reply_length] != *D::VALUE_TAIL {
                 Verdict::Garbled
-            } else if reply[..whole] == expected && self.may_return(sent, version) {
-                Verdict::Right(whole)
+            } else if reply[..reply_length] == expected && self.may_return(sent, version) {
+                Verdict::Right(reply_length)
             } else {
-                Verdict::Wrong(whole)
+                Verdict::Wrong(reply_length)
             }
         };
         self.scratch = expected;

@@ -33,7 +33,7 @@ pub(super) struct Steering<'a> {
     steering_wake: Arc<OwnedFd>,
     pub workers: Vec<WorkerHandle>,
     ready: u32,
-    begun: bool,
+    run_started: bool,
     clock: Clock,
     cpu_before_ns: u64,
     next_move_id: u32,
@@ -62,7 +62,7 @@ impl<'a> Steering<'a> {
             signals,
             steering_wake,
             ready: 0,
-            begun: false,
+            run_started: false,
             clock: Clock::new(monotonic_ns()),
             cpu_before_ns: cpu_ns(),
             next_move_id: 0,
@@ -173,11 +173,11 @@ impl<'a> Steering<'a> {
             return self.trouble(now_ns, format!("`{command}` ignored: a closed loop has no rate"));
         }
         match command {
-            Command::Start(at_ns) if !self.begun && self.is_ready() => self.begin(at_ns),
+            Command::Start(at_ns) if !self.run_started && self.is_ready() => self.begin(at_ns),
             Command::Start(_) => {
                 self.trouble(now_ns, "`start` ignored: not ready, or started already".into())
             }
-            command if self.begun => self.order(Order { at_ns: now_ns, command }),
+            command if self.run_started => self.order(Order { at_ns: now_ns, command }),
             // `stop` must work before the start too; other commands have no effect then.
             Command::Stop => {
                 self.begin(None);
@@ -206,7 +206,7 @@ impl<'a> Steering<'a> {
         let unix_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
         let unix_zero_ns = unix_ns + u128::from(zero_ns) - u128::from(now_ns.min(zero_ns));
         self.clock = Clock::new(zero_ns);
-        self.begun = true;
+        self.run_started = true;
         if let Some(signals) = &self.signals {
             signals.run_started();
         }
@@ -228,7 +228,7 @@ impl<'a> Steering<'a> {
                 self.ready += 1;
                 if self.is_ready() {
                     self.emit(&Event::Ready { connections: self.config.connections });
-                    if !self.config.hold && !self.begun {
+                    if !self.config.hold && !self.run_started {
                         self.begin(None);
                     }
                 }

@@ -149,9 +149,9 @@ impl<P: Protocol> Worker<P> {
                 Target::Direct => Route::Direct,
                 Target::Helper => Route::Link(&self.targets[index % self.targets.len()]),
             };
-            let begun = library.prepare_move(Instant::now(), route);
+            let started = library.prepare_move(Instant::now(), route);
             self.set_library_timer(index);
-            begun
+            started
         };
         self.touch(index);
         if let Err(why) = outcome {
@@ -193,7 +193,7 @@ impl<P: Protocol> Worker<P> {
         if connection.carrier == Target::Direct {
             return false; // the reopened connection moves to its target
         }
-        let begun = match &mut connection.state {
+        let started = match &mut connection.state {
             State::Library { connection: library, prepared, falling_back, .. } => {
                 library.cancel_move();
                 library.abandon();
@@ -205,11 +205,11 @@ impl<P: Protocol> Worker<P> {
         if std::mem::replace(&mut connection.target, Target::Direct) == Target::Helper {
             self.move_failed(index);
         }
-        if begun {
+        if started {
             self.set_library_timer(index);
             self.touch(index);
         }
-        begun
+        started
     }
 
     pub(super) fn library_timeout(&mut self, index: usize) {

@@ -66,7 +66,9 @@ impl<P: Protocol> Worker<P> {
         if matches!(&self.connections[index].state, State::Session(state) if !state.is_open) {
             self.poll_session(index);
         }
-        while matches!(&self.connections[index].state, State::Session(state) if state.is_open && state.session.has_arrived())
+        while let State::Session(state) = &self.connections[index].state
+            && state.is_open
+            && state.session.has_arrived()
             && self.receive(index)
         {}
         self.poll_session(index);

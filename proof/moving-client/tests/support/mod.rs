@@ -124,7 +124,7 @@ fn serve_link(mut stream: TcpStream, config: &Arc<ServerConfig>, replies: bool) 
 
 /// Waits up to 1 ms for a ready socket and handles it. Returns whether to receive.
 pub fn turn(connection: &mut Connection, deadline: Instant) -> bool {
-    assert!(Instant::now() < deadline, "nothing happens");
+    assert!(Instant::now() < deadline, "no event before the deadline");
     let watched = connection.sockets().map(|watch| {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, watch.readable);
