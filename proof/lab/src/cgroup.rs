@@ -51,8 +51,8 @@ impl Layout {
             |root: &Path| fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
         Layout::choose(&mounts, controllers).ok_or_else(|| {
             LabError::Cgroup(
-                "no cpu controller is mounted: mount cgroup2 on /sys/fs/cgroup, or boot a kernel with CONFIG_CFS_BANDWIDTH \
-                 and CONFIG_CGROUP_CPUACCT"
+                "no cpu controller is mounted: mount cgroup2 on /sys/fs/cgroup, or boot a kernel with \
+                 CONFIG_CFS_BANDWIDTH and CONFIG_CGROUP_CPUACCT"
                     .into(),
             )
         })

@@ -61,8 +61,8 @@ impl fmt::Display for LabError {
             LabError::NotRoot => {
                 write!(
                     f,
-                    "the lab makes network namespaces and cgroups: run it as root, in a container with CAP_SYS_ADMIN and \
-                     CAP_NET_ADMIN"
+                    "the lab makes network namespaces and cgroups: run it as root, in a container with CAP_SYS_ADMIN \
+                     and CAP_NET_ADMIN"
                 )
             }
             LabError::MissingTool { tool, package } => {

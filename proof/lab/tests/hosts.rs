@@ -181,7 +181,8 @@ fn processes_run_in_their_hosts_namespace_group_and_core() {
     }
     let lab = Lab::new("spawn").unwrap();
     let host = lab.host("only", HostOptions { core: Some(0), ..HostOptions::default() }).unwrap();
-    let script = "grep Cpus_allowed_list /proc/self/status; cat /proc/self/cgroup; ulimit -n; cat /proc/net/fib_trie; cat";
+    let script = "grep Cpus_allowed_list /proc/self/status; cat /proc/self/cgroup; ulimit -n; \
+                  cat /proc/net/fib_trie; cat";
     let mut process = host
         .spawn(&Launch::new("sh").args(["-c", script]).piped_stdin().open_files(1_000).output(Output::Files))
         .unwrap();

@@ -16,7 +16,7 @@ use crate::report::Target;
 
 #[derive(Debug, Default)]
 pub(crate) enum State {
-    /// Not open; a timer or the queue opens it.
+    /// Not open: waits in `Worker::to_open` or for a timer.
     #[default]
     Closed,
     /// The kernel is connecting the socket.

@@ -11,8 +11,8 @@ use super::connection::State;
 use crate::error::Error;
 use crate::protocol::Protocol;
 
-/// Limit of simultaneous attempts: below the shortest usual backlog (128), beyond which the kernel drops handshakes and
-/// retries them a second later.
+/// Limit of simultaneous attempts: below the shortest usual backlog (128), beyond which the kernel drops handshakes,
+/// which are repeated a second later.
 const OPENING_MAX: usize = 64;
 /// Timeout of an attempt: enough for a third handshake after two losses.
 pub(super) const ATTEMPT_NS: u64 = 5_000_000_000;
