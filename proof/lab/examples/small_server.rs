@@ -1,4 +1,4 @@
-//! A memcached held to a tenth of a core, and a client: what a request costs each host.
+//! Measures what a request costs each host: a client, and a memcached with a quota of 10 % of a core.
 //!
 //! Run as root: `cargo run --release -p spillway-lab --example small_server`
 
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let before = (server.cpu()?, client.cpu()?, lab.bridge_cpu()?);
     let begin = Instant::now();
-    client.enter(|| requests(memcached.address()))??;
+    client.enter(|| run_requests(memcached.address()))??;
     let elapsed = begin.elapsed();
     let after = (server.cpu()?, client.cpu()?, lab.bridge_cpu()?);
 
@@ -42,8 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends one request on every connection, then reads every reply, some times over.
-fn requests(target: std::net::SocketAddr) -> std::io::Result<()> {
+fn run_requests(target: std::net::SocketAddr) -> std::io::Result<()> {
     let mut connections = Vec::new();
     for _ in 0..CONNECTIONS {
         let stream = TcpStream::connect(target)?;
@@ -60,7 +59,7 @@ fn requests(target: std::net::SocketAddr) -> std::io::Result<()> {
         for connection in &mut connections {
             connection.read_exact(&mut reply)?;
             if reply != *VALUE {
-                return Err(std::io::Error::other("a wrong reply"));
+                return Err(std::io::Error::other("memcached sent a wrong reply"));
             }
         }
     }
@@ -68,13 +67,13 @@ fn requests(target: std::net::SocketAddr) -> std::io::Result<()> {
 }
 
 fn print(name: &str, used: HostCpu, elapsed: Duration) {
-    let each = |part: Duration| part.as_secs_f64() * 1e6 / (CONNECTIONS * ROUNDS) as f64;
+    let us_per_request = |time: Duration| time.as_secs_f64() * 1e6 / (CONNECTIONS * ROUNDS) as f64;
     println!(
         "{name:>7}: {:5.1} % of a core; per request {:5.1} µs in processes + {:5.1} µs in its interface; \
          throttled in {} of {} periods",
         used.percent_of_core(elapsed),
-        each(used.process),
-        each(used.interface),
+        us_per_request(used.process),
+        us_per_request(used.interface),
         used.throttled_periods,
         used.periods
     );

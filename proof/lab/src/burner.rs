@@ -1,4 +1,4 @@
-//! A cross-check for quotas: leave a server a small share of a core by burning the rest.
+//! Burns a share of a core: a cross-check for quotas.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use rustix::time::{Timespec, clock_gettime};
 use crate::realtime::become_real_time;
 use crate::{LabError, napi};
 
-/// Real-time priority of the burner: above everything ordinary, below the kernel's own real-time threads.
+/// Above ordinary and NAPI threads, below the kernel's own real-time threads.
 const PRIORITY: i32 = 10;
 
-/// A real-time thread that takes a fixed part of every period of a core, until dropped.
+/// A real-time thread that uses a fixed part of every period of a core, until dropped or until this process ends.
 ///
-/// What is left of the core belongs to everybody else on it: a server, its interface's NAPI thread, and interrupts. So
-/// unlike a quota it also holds back kernel threads, and it survives a flood. It ends with this process.
+/// The server, its interface's NAPI thread and interrupts share the rest of the core. Unlike a quota, a burner
+/// therefore also limits kernel threads, and a flood of packets does not change its share.
 #[derive(Debug)]
 pub struct Burner {
     shared: Arc<Shared>,
@@ -38,8 +38,8 @@ impl Burner {
     /// Burns `busy` of each `period` of a core, for example 900 of 1,000 µs.
     ///
     /// # Errors
-    /// Without the right to real-time scheduling; or when the share is above what the kernel lets real-time threads have
-    /// (95 % of a second by default: beyond it the burner itself would be stopped for tens of milliseconds).
+    /// Without the right to real-time scheduling; or when the share exceeds what the kernel allows real-time threads
+    /// (95 % of a second by default: above it the kernel stops the burner for tens of milliseconds).
     pub fn start(core: usize, busy: Duration, period: Duration) -> Result<Burner, LabError> {
         Burner::start_until(core, busy, period, None)
     }
@@ -51,16 +51,16 @@ impl Burner {
         deadline: Option<Instant>,
     ) -> Result<Burner, LabError> {
         check(busy, period, real_time_share())?;
-        napi::only(core)?;
-        // Before the first period: its time is burnt while this thread waits for the other.
+        napi::one_core(core)?;
+        // The burner's first period begins while `recv` below waits for its thread.
         let begun = Instant::now();
         let shared = Arc::new(Shared::default());
         let (report, started) = sync_channel(1);
-        let theirs = Arc::clone(&shared);
+        let thread_shared = Arc::clone(&shared);
         let work = move || match become_real_time(core, PRIORITY) {
             Ok(()) => {
                 let _ = report.send(Ok(()));
-                burn(&theirs, busy, period, deadline);
+                burn(&thread_shared, busy, period, deadline);
             }
             Err(e) => drop(report.send(Err(e))),
         };
@@ -74,7 +74,7 @@ impl Burner {
         Ok(Burner { shared, thread: Some(thread), started: begun })
     }
 
-    /// CPU time burnt so far: with the elapsed time, the share really taken.
+    /// CPU time burnt so far, as the kernel accounts it.
     pub fn burnt(&self) -> Duration {
         Duration::from_nanos(self.shared.burnt_ns.load(Ordering::Relaxed))
     }
@@ -85,35 +85,33 @@ impl Burner {
         if elapsed > 0.0 { 100.0 * self.burnt().as_secs_f64() / elapsed } else { 0.0 }
     }
 
-    /// Periods skipped because the machine did not let the burner run in time. A run with many of them is spoilt.
+    /// Periods skipped because the burner was scheduled too late. Many of them make a run invalid.
     pub fn late_periods(&self) -> u64 {
         self.shared.late_periods.load(Ordering::Relaxed)
     }
 }
 
-/// Makes every core of this machine slower by burning a part of each short period, until dropped or until a limit.
+/// Slows every core of this machine by burning a part of each short period, until dropped or until a time limit.
 ///
-/// Ordinary work then takes so many times as long, interrupts and the kernel's own real-time threads excepted. CPU accounts do
-/// not show it: what is burnt is in nobody's account but this process's.
+/// Interrupts and the kernel's own real-time threads are not slowed. The burnt time is accounted to this process, not
+/// to the hosts of a lab.
 #[derive(Debug)]
 pub struct Slowdown {
     burners: Vec<Burner>,
     times: u32,
 }
 
-/// A core is taken away for less than this at a time, so that it looks slow and not stopped.
+/// Short enough that a core appears slow rather than stopped.
 const SLOWDOWN_PERIOD: Duration = Duration::from_micros(100);
 
 impl Slowdown {
-    /// Makes everything take `times` as long: 2 leaves a half of each core, 3 a third. Ends after `limit` by itself.
+    /// Makes ordinary work take `times` as long: 2 leaves a half of each core, 3 a third. Ends after `limit`.
     ///
     /// # Errors
     /// As [`Burner::start`]; and when `times` is not 2 to 10.
     pub fn start(times: u32, limit: Duration) -> Result<Slowdown, LabError> {
         if !(2..=10).contains(&times) {
-            return Err(LabError::BadOption(format!(
-                "cores can be slowed to a half up to a tenth, not {times} times"
-            )));
+            return Err(LabError::BadOption(format!("cores can be slowed 2 to 10 times, not {times} times")));
         }
         let busy = SLOWDOWN_PERIOD - SLOWDOWN_PERIOD / times;
         let deadline = Instant::now() + limit;
@@ -122,12 +120,12 @@ impl Slowdown {
         Ok(Slowdown { burners: (0..cores).map(start).collect::<Result<_, _>>()?, times })
     }
 
-    /// The share of each core that is to be left, 0 to 1.
+    /// The share of each core that is left to other work, 0 to 1.
     pub fn speed(&self) -> f64 {
         1.0 / f64::from(self.times)
     }
 
-    /// What was really burnt since the start, in percent of each core.
+    /// Percent of each core burnt since the start.
     pub fn percent_of_cores(&self) -> Vec<f64> {
         self.burners.iter().map(Burner::percent_of_core).collect()
     }
@@ -137,7 +135,6 @@ impl Drop for Burner {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It ends within one period; should it have panicked there is nothing left to stop.
             let _ = thread.join();
         }
     }
@@ -154,7 +151,7 @@ fn burn(shared: &Shared, busy: Duration, period: Duration, deadline: Option<Inst
         match begin.checked_duration_since(Instant::now()) {
             Some(rest) => sleep(rest),
             None => {
-                // Catching up would take the core away for longer than a period: begin afresh.
+                // Catching up would occupy the core for longer than a period: restart the schedule.
                 shared.late_periods.fetch_add(1, Ordering::Relaxed);
                 sleep(period - busy);
                 begin = Instant::now();
@@ -165,7 +162,7 @@ fn burn(shared: &Shared, busy: Duration, period: Duration, deadline: Option<Inst
 
 fn sleep(rest: Duration) {
     let rest = Timespec { tv_sec: 0, tv_nsec: i64::from(rest.subsec_nanos()) };
-    // Interrupted or not, the next period begins by the clock.
+    // A signal may end the sleep early; the caller's schedule follows the clock all the same.
     let _ = clock_nanosleep_relative(ClockId::Monotonic, &rest);
 }
 
@@ -174,7 +171,7 @@ fn thread_cpu_ns() -> u64 {
     u64::try_from(used.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(used.tv_nsec).unwrap_or(0)
 }
 
-/// The part of a second that the kernel lets real-time threads have.
+/// The share of a core that the kernel allows real-time threads, 0 to 1.
 fn real_time_share() -> f64 {
     let number = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
@@ -192,7 +189,7 @@ fn check(busy: Duration, period: Duration, share: f64) -> Result<(), LabError> {
         return Ok(());
     }
     Err(LabError::BadOption(format!(
-        "a burner of {busy:?} in {period:?} cannot be kept: the period is at most 100 ms, and real-time threads may have \
+        "cannot burn {busy:?} in each {period:?}: the period is at most 100 ms, and real-time threads may have \
          {:.0} % of a core here (kernel.sched_rt_runtime_us)",
         share * 100.0
     )))
@@ -203,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_are_slowed_only_by_what_the_kernel_allows() {
+    fn slowdowns_outside_2_to_10_times_are_refused() {
         for times in [0, 1, 11] {
             let refused = Slowdown::start(times, Duration::from_secs(1)).unwrap_err();
             assert!(refused.to_string().contains("slowed"), "{refused}");
@@ -211,9 +208,8 @@ mod tests {
     }
 
     #[test]
-    fn a_burner_ends_at_its_limit_without_anybody() {
+    fn a_burner_ends_at_its_deadline_unless_stopped() {
         let (us, shared) = (Duration::from_micros, Shared::default());
-        // Returns although nothing stops it.
         burn(&shared, us(10), us(100), Some(Instant::now() + Duration::from_millis(2)));
         assert!(!shared.stop.load(Ordering::Relaxed));
     }

@@ -1,4 +1,4 @@
-//! Tells when a core was taken away from the machine.
+//! Detects that the hypervisor or the kernel took a core away from the laboratory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,17 +12,16 @@ use rustix::time::Timespec;
 use crate::LabError;
 use crate::realtime::become_real_time;
 
-/// Above every thread that a lab makes or adopts.
+/// Above every thread that a lab starts or pins.
 const PRIORITY: i32 = 50;
-/// Between two looks.
-const PERIOD: Duration = Duration::from_millis(1);
-/// A look that comes later than this is a stall. Interrupts and the kernel's own work delay one by less.
+const CHECK_PERIOD: Duration = Duration::from_millis(1);
+/// A wake-up this late counts as a stall. Interrupts and the kernel's own work delay a wake-up by less.
 const STALL_MIN: Duration = Duration::from_micros(300);
 
-/// A thread on each of some cores that sleeps for a millisecond, over and over, and adds up how much too late it woke.
+/// One thread on each watched core that sleeps for 1 ms at a time and adds up how late it wakes.
 ///
-/// It runs before everything else there, so that what holds it up is no process of the laboratory: the machine's own
-/// host gave the core to somebody else, or the kernel kept interrupts away. It costs about 0.3 % of each core.
+/// Its priority is the highest on the core, so a process of the laboratory cannot delay it. A delay means that the
+/// hypervisor gave the core to another guest, or that the kernel disabled interrupts. Costs about 0.3 % of each core.
 #[derive(Debug)]
 pub struct Canary {
     shared: Arc<Shared>,
@@ -32,7 +31,7 @@ pub struct Canary {
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
-    /// Of each core, in ns.
+    /// One counter for each watched core.
     stalled_ns: Vec<AtomicU64>,
 }
 
@@ -46,14 +45,14 @@ impl Canary {
         let shared = Arc::new(Shared { stop: AtomicBool::new(false), stalled_ns });
         let mut canary = Canary { shared: Arc::clone(&shared), threads: Vec::with_capacity(cores) };
         for core in 0..cores {
-            let theirs = Arc::clone(&shared);
+            let thread_shared = Arc::clone(&shared);
             let (report, started) = sync_channel(1);
             let work = move || {
                 let ready = become_real_time(core, PRIORITY);
                 let watching = ready.is_ok();
                 let _ = report.send(ready);
                 if watching {
-                    look(&theirs, core);
+                    watch_core(&thread_shared, core);
                 }
             };
             let thread = std::thread::Builder::new()
@@ -70,7 +69,7 @@ impl Canary {
         Ok(canary)
     }
 
-    /// How long each core was away so far.
+    /// Sum of each core's stalls so far.
     pub fn stalled(&self) -> Vec<Duration> {
         self.shared.stalled_ns.iter().map(|ns| Duration::from_nanos(ns.load(Ordering::Relaxed))).collect()
     }
@@ -80,19 +79,18 @@ impl Drop for Canary {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // Each ends within a period; should one have panicked there is nothing left to stop.
             let _ = thread.join();
         }
     }
 }
 
-fn look(shared: &Shared, core: usize) {
-    let period = Timespec { tv_sec: 0, tv_nsec: i64::from(PERIOD.subsec_nanos()) };
+fn watch_core(shared: &Shared, core: usize) {
+    let period = Timespec { tv_sec: 0, tv_nsec: i64::from(CHECK_PERIOD.subsec_nanos()) };
     while !shared.stop.load(Ordering::Relaxed) {
-        let begun = Instant::now();
-        // Woken early by a signal it sees no stall, and looks again.
+        let started_at = Instant::now();
+        // A sleep that a signal ends early records no stall.
         let _ = clock_nanosleep_relative(ClockId::Monotonic, &period);
-        let late = begun.elapsed().saturating_sub(PERIOD);
+        let late = started_at.elapsed().saturating_sub(CHECK_PERIOD);
         if late >= STALL_MIN {
             let late_ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
             shared.stalled_ns[core].fetch_add(late_ns, Ordering::Relaxed);
@@ -105,21 +103,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_core_that_is_held_by_somebody_else_is_seen() {
+    fn a_core_held_by_another_thread_counts_as_stalled() {
         let Ok(canary) = Canary::watch(1) else {
             println!("skipped: no right to real-time scheduling here (run as root)");
             return;
         };
-        // Above the canary, as nothing in a laboratory is.
+        // The only kind of thread that delays a canary: one of higher priority.
         let hold = || {
             become_real_time(0, PRIORITY + 1).unwrap();
-            let begun = Instant::now();
-            while begun.elapsed() < Duration::from_millis(30) {
+            let started_at = Instant::now();
+            while started_at.elapsed() < Duration::from_millis(30) {
                 std::hint::spin_loop();
             }
         };
         let deadline = Instant::now() + Duration::from_secs(60);
-        // The canary may just not be asleep on its core when the hold begins; then it is held again.
+        // A hold that begins while the canary is awake goes unnoticed: repeat it.
         while canary.stalled()[0] < Duration::from_millis(20) {
             assert!(Instant::now() < deadline, "no stall seen: {:?}", canary.stalled());
             std::thread::spawn(hold).join().unwrap();

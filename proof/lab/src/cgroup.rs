@@ -3,15 +3,15 @@
 //! A host has one *quota* group and two *accounting* groups, `processes` and `interface`. The scheduler must see one
 //! flat group, or it would share the quota half and half between the two instead of thread by thread:
 //!
-//! * v2: the accounting groups are children of the host's group, and the cpu controller is not handed down to them. They
-//!   are scheduled in the host's group, and `usage_usec` is counted in every group, controller or not. Processes live in
-//!   leaves only, as v2 demands.
+//! * v2: the accounting groups are children of the host's group, and the cpu controller is not enabled in them. They
+//!   are scheduled in the host's group, and `usage_usec` is counted in every group, with or without the controller.
+//!   Processes are in leaves only, as v2 demands.
 //! * v1 with `cpu` and `cpuacct` mounted apart: each task is in the host's group of `cpu` and in one of the two of
 //!   `cpuacct`.
-//! * v1 with both mounted as one hierarchy: the two accounting groups are scheduled as groups. That is stated in
-//!   [`Layout::describe`].
+//! * v1 with both mounted as one hierarchy: the two accounting groups are scheduled as groups, and [`Layout::describe`]
+//!   says so.
 //!
-//! Kernel threads may be moved out of the root group unless the kernel has bound them to cores; NAPI threads are not.
+//! A kernel thread may leave the root group unless the kernel has bound it to a core; NAPI threads are not bound.
 
 use std::fs;
 use std::io;
@@ -25,22 +25,25 @@ use crate::namespace::kill;
 
 const PROCESSES: &str = "processes";
 const INTERFACE: &str = "interface";
-/// How long groups may take to empty after their processes were killed.
-const EMPTY_WITHIN: Duration = Duration::from_secs(5);
-/// How long a new kernel thread may take until it first runs.
-const BORN_WITHIN: Duration = Duration::from_secs(5);
+/// Time for a group to become empty after its processes were killed.
+const EMPTY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for a new kernel thread to run for the first time.
+const FIRST_RUN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where this machine has the cpu controller.
+/// Where the cpu controller is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// cgroup v1; the two may be the same directory.
-    V1 { cpu: PathBuf, cpuacct: PathBuf },
-    /// cgroup v2.
-    V2 { root: PathBuf },
+    /// cgroup v1; both paths may be the same directory.
+    V1 {
+        cpu: PathBuf,
+        cpuacct: PathBuf,
+    },
+    V2 {
+        root: PathBuf,
+    },
 }
 
 impl Layout {
-    /// Finds the cpu controller of this machine.
     pub fn detect() -> Result<Layout, LabError> {
         let mounts = fs::read_to_string("/proc/self/mountinfo")
             .map_err(LabError::io("cannot read /proc/self/mountinfo"))?;
@@ -48,8 +51,8 @@ impl Layout {
             |root: &Path| fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
         Layout::choose(&mounts, controllers).ok_or_else(|| {
             LabError::Cgroup(
-                "no cpu controller is mounted: mount cgroup2 on /sys/fs/cgroup, or boot a kernel with CONFIG_CFS_BANDWIDTH \
-                 and CONFIG_CGROUP_CPUACCT"
+                "no cpu controller is mounted: mount cgroup2 on /sys/fs/cgroup, or boot a kernel with \
+                 CONFIG_CFS_BANDWIDTH and CONFIG_CGROUP_CPUACCT"
                     .into(),
             )
         })
@@ -85,7 +88,6 @@ impl Layout {
         }
     }
 
-    /// In words, for reports.
     pub fn describe(&self) -> &'static str {
         match self {
             Layout::V1 { cpu, cpuacct } if cpu == cpuacct => {
@@ -96,8 +98,7 @@ impl Layout {
         }
     }
 
-    /// The directories under which runs have their groups.
-    fn roots(&self) -> Vec<&Path> {
+    fn mount_points(&self) -> Vec<&Path> {
         match self {
             Layout::V1 { cpu, cpuacct } if cpu == cpuacct => vec![cpu],
             Layout::V1 { cpu, cpuacct } => vec![cpu, cpuacct],
@@ -105,36 +106,34 @@ impl Layout {
         }
     }
 
-    /// The file that moves a task into a group by its id.
-    fn entrance(&self) -> &'static str {
+    /// Name of the file that moves a task into its group when the task's id is written to it.
+    fn tasks_file(&self) -> &'static str {
         match self {
             Layout::V1 { .. } => "tasks",
             Layout::V2 { .. } => "cgroup.procs",
         }
     }
 
-    /// Makes the group of a whole run.
     pub fn create_run(&self, run: &str) -> Result<(), LabError> {
-        for root in self.roots() {
+        for root in self.mount_points() {
             create(&root.join(run))?;
         }
         if let Layout::V2 { root } = self {
-            hand_down_cpu(root)?;
-            hand_down_cpu(&root.join(run))?;
+            enable_cpu_for_children(root)?;
+            enable_cpu_for_children(&root.join(run))?;
         }
-        self.put_before_others(run)
+        self.set_largest_weight(run)
     }
 
-    /// Gives a run's group the largest weight there is. With the ordinary one all its hosts together count as much as a
-    /// single kernel thread, and wait for one that works for some milliseconds.
-    fn put_before_others(&self, run: &str) -> Result<(), LabError> {
+    /// Gives a run's group the largest possible weight. With the default weight all hosts of the run together count as
+    /// much as a single kernel thread, and wait while one runs for some milliseconds.
+    fn set_largest_weight(&self, run: &str) -> Result<(), LabError> {
         match self {
             Layout::V1 { cpu, .. } => write(&cpu.join(run).join("cpu.shares"), "262144"),
             Layout::V2 { root } => write(&root.join(run).join("cpu.weight"), "10000"),
         }
     }
 
-    /// Makes the groups of one host.
     pub fn create_host(&self, run: &str, host: &str) -> Result<HostGroup, LabError> {
         let path = Path::new(run).join(host);
         let (quota, accounting) = match self {
@@ -148,18 +147,19 @@ impl Layout {
         Ok(HostGroup { layout: self.clone(), quota, accounting })
     }
 
-    /// Moves a thread out of every run's group, to the top.
-    pub fn release(&self, task: u32) {
-        for root in self.roots() {
-            // A thread that has ended needs no moving.
-            let _ = fs::write(root.join(self.entrance()), task.to_string());
+    /// Moves a thread out of the groups of all runs.
+    pub fn move_to_root(&self, task: u32) {
+        for root in self.mount_points() {
+            // Fails for a thread that has ended, which needs no move.
+            let _ = fs::write(root.join(self.tasks_file()), task.to_string());
         }
     }
 
-    /// Names of all groups directly under the roots.
     pub fn top_groups(&self) -> Vec<String> {
         let mut names = Vec::new();
-        for entry in self.roots().into_iter().filter_map(|root| fs::read_dir(root).ok()).flatten().flatten() {
+        for entry in
+            self.mount_points().into_iter().filter_map(|root| fs::read_dir(root).ok()).flatten().flatten()
+        {
             if entry.path().is_dir() {
                 names.push(entry.file_name().to_string_lossy().into_owned());
             }
@@ -167,16 +167,15 @@ impl Layout {
         names
     }
 
-    /// Kills what runs in a run's groups and removes them. Returns how many processes it had to kill and how many groups
-    /// it removed.
+    /// Kills the processes of a run and removes its groups. Returns the numbers of processes killed and groups removed.
     pub fn remove_run(&self, run: &str) -> Result<(usize, usize), LabError> {
         let mut killed = std::collections::BTreeSet::new();
         let mut removed = 0;
-        for root in self.roots() {
+        for root in self.mount_points() {
             let top = root.join(run);
             let mut groups = Vec::new();
-            collect(&top, &mut groups);
-            let deadline = Instant::now() + EMPTY_WITHIN;
+            groups_below(&top, &mut groups);
+            let deadline = Instant::now() + EMPTY_TIMEOUT;
             for group in &groups {
                 loop {
                     self.empty(group, &mut killed);
@@ -197,7 +196,7 @@ impl Layout {
         let members = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
         for task in members.lines().filter_map(|line| line.parse().ok()) {
             if is_kernel_thread(task) {
-                self.release(task);
+                self.move_to_root(task);
             } else if kill(task) {
                 killed.insert(task);
             }
@@ -205,7 +204,6 @@ impl Layout {
     }
 }
 
-/// The groups of one host.
 #[derive(Clone, Debug)]
 pub(crate) struct HostGroup {
     layout: Layout,
@@ -214,14 +212,14 @@ pub(crate) struct HostGroup {
 }
 
 impl HostGroup {
-    /// Sets or lifts the quota that covers processes and interface together.
+    /// Sets or lifts the quota of processes and interface together.
     pub fn set_quota(&self, quota: Option<Quota>) -> Result<(), LabError> {
         let limit = quota.map(|q| q.micros()).transpose()?;
         match self.layout {
             Layout::V1 { .. } => {
                 let (quota_us, period_us) =
                     limit.map_or((-1, 100_000), |(q, p)| (i64::try_from(q).unwrap_or(i64::MAX), p));
-                // A larger old quota must not exceed the new, shorter period's limits in between.
+                // Lift the old quota first: it may exceed what the kernel allows for a shorter period.
                 write(&self.quota.join("cpu.cfs_quota_us"), "-1")?;
                 write(&self.quota.join("cpu.cfs_period_us"), &period_us.to_string())?;
                 write(&self.quota.join("cpu.cfs_quota_us"), &quota_us.to_string())
@@ -233,15 +231,15 @@ impl HostGroup {
         }
     }
 
-    /// Moves an interface's kernel thread into the host.
+    /// Moves an interface's kernel thread into the host's groups.
     pub fn adopt_interface_thread(&self, task: u32) -> Result<(), LabError> {
         for directory in self.memberships(INTERFACE) {
-            let file = directory.join(self.layout.entrance());
-            let deadline = Instant::now() + BORN_WITHIN;
+            let file = directory.join(self.layout.tasks_file());
+            let deadline = Instant::now() + FIRST_RUN_TIMEOUT;
             loop {
                 match fs::write(&file, task.to_string()) {
                     Ok(()) => break,
-                    // A kernel thread that has not run yet cannot be moved, nor ever one that is bound to a core.
+                    // Temporary for a kernel thread that has not run yet, permanent for one that is bound to a core.
                     Err(e) if e.raw_os_error() == Some(libc::EINVAL) && Instant::now() < deadline => {
                         std::thread::sleep(Duration::from_millis(1));
                     }
@@ -256,29 +254,28 @@ impl HostGroup {
         Ok(())
     }
 
-    /// Moves a thread out of the group that holds the quota, where that is another one than the account's.
+    /// Moves a thread out of the quota group, where quota and accounting are separate hierarchies.
     pub fn leave_quota_group(&self, task: u32) {
         if let Layout::V1 { cpu, cpuacct } = &self.layout
             && cpu != cpuacct
         {
-            // A thread that has ended needs no moving.
+            // Fails for a thread that has ended, which needs no move.
             let _ = fs::write(cpu.join("tasks"), task.to_string());
         }
     }
 
-    /// Files into which a new process writes "0" to join the host, in this order.
-    pub fn process_entrances(&self) -> Result<Vec<OwnedFd>, LabError> {
+    /// Files to which a new process writes "0", in this order, to join the host's groups.
+    pub fn open_task_files(&self) -> Result<Vec<OwnedFd>, LabError> {
         self.memberships(PROCESSES)
             .into_iter()
             .map(|directory| {
-                let file = directory.join(self.layout.entrance());
+                let file = directory.join(self.layout.tasks_file());
                 let opened = fs::OpenOptions::new().write(true).open(&file);
                 opened.map(OwnedFd::from).map_err(LabError::io(format!("cannot open {}", file.display())))
             })
             .collect()
     }
 
-    /// The counters now.
     pub fn cpu(&self) -> Result<HostCpu, LabError> {
         let stat = read(&self.quota.join("cpu.stat"))?;
         let throttled_time = match self.layout {
@@ -294,8 +291,8 @@ impl HostGroup {
         })
     }
 
-    fn usage(&self, part: &str) -> Result<Duration, LabError> {
-        let directory = self.accounting.join(part);
+    fn usage(&self, account: &str) -> Result<Duration, LabError> {
+        let directory = self.accounting.join(account);
         match self.layout {
             Layout::V1 { .. } => {
                 let text = read(&directory.join("cpuacct.usage"))?;
@@ -307,9 +304,9 @@ impl HostGroup {
         }
     }
 
-    /// The groups a task joins to be part of the host: the quota's first, where it is another one.
-    fn memberships(&self, part: &str) -> Vec<PathBuf> {
-        let leaf = self.accounting.join(part);
+    /// The groups that a task joins, the quota's first where that is a group of its own.
+    fn memberships(&self, account: &str) -> Vec<PathBuf> {
+        let leaf = self.accounting.join(account);
         if self.quota == self.accounting { vec![leaf] } else { vec![self.quota.clone(), leaf] }
     }
 }
@@ -320,8 +317,7 @@ fn field(text: &str, name: &str) -> u64 {
     value.and_then(|v| v.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Lets the children of a v2 group have the cpu controller.
-fn hand_down_cpu(group: &Path) -> Result<(), LabError> {
+fn enable_cpu_for_children(group: &Path) -> Result<(), LabError> {
     let file = group.join("cgroup.subtree_control");
     if read(&file)?.split_whitespace().any(|name| name == "cpu") {
         return Ok(());
@@ -340,12 +336,12 @@ fn is_kernel_thread(task: u32) -> bool {
     stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)) == Some("2")
 }
 
-/// A directory and all below it, children first.
-fn collect(top: &Path, into: &mut Vec<PathBuf>) {
+/// Appends `top` and all groups below it, children first.
+fn groups_below(top: &Path, into: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(top) else { return };
     for entry in entries.flatten() {
         if entry.file_type().is_ok_and(|t| t.is_dir()) {
-            collect(&entry.path(), into);
+            groups_below(&entry.path(), into);
         }
     }
     into.push(top.to_owned());
@@ -381,7 +377,7 @@ mod tests {
 ";
 
     #[test]
-    fn the_cpu_controller_is_found_wherever_it_is() {
+    fn the_cpu_controller_is_found_in_every_layout() {
         let none = |_: &Path| String::new();
         let split = Layout::V1 { cpu: "/sys/fs/cgroup/cpu".into(), cpuacct: "/sys/fs/cgroup/cpuacct".into() };
         assert_eq!(Layout::choose(SPLIT, none), Some(split));

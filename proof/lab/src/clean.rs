@@ -1,4 +1,4 @@
-//! Removing what killed runs left behind.
+//! Removes what killed runs left behind.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,15 +13,15 @@ use crate::{LabError, namespace, run};
 /// What [`clean`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CleanReport {
-    /// Runs whose leavings were removed.
+    /// Runs whose namespaces, groups, processes or files were removed.
     pub removed: Vec<RemovedRun>,
-    /// Runs that were left alone because their owner lives.
+    /// Runs that were kept because their owner is alive.
     pub kept: Vec<KeptRun>,
     /// What could not be removed, and why.
     pub failures: Vec<String>,
 }
 
-/// The leavings of one run.
+/// What was removed of one run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RemovedRun {
     /// The run's name.
@@ -30,13 +30,13 @@ pub struct RemovedRun {
     pub namespaces: usize,
     /// Control groups removed.
     pub groups: usize,
-    /// Processes that were still running in them, and were killed.
+    /// Processes killed in these groups.
     pub processes: usize,
-    /// Whether it had a directory of files.
+    /// Whether a directory of files was removed.
     pub directory: bool,
 }
 
-/// A run that was left alone.
+/// A run that was kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeptRun {
     /// The run's name.
@@ -45,7 +45,7 @@ pub struct KeptRun {
     pub pid: u32,
 }
 
-/// Removes namespaces, control groups, processes and files of runs whose owner is dead, and of no others.
+/// Removes namespaces, control groups, processes and files of those runs whose owner is dead.
 ///
 /// # Errors
 /// When not run by root. What could not be removed is in the report.
@@ -53,7 +53,7 @@ pub fn clean() -> Result<CleanReport, LabError> {
     clean_where(false)
 }
 
-/// The same, but takes runs of living owners too. Their experiments fail.
+/// Like [`clean`], but also removes runs whose owner is alive. Their experiments fail.
 ///
 /// # Errors
 /// When not run by root. What could not be removed is in the report.
@@ -67,7 +67,7 @@ fn clean_where(forced: bool) -> Result<CleanReport, LabError> {
     }
     let layout = Layout::detect().ok();
     let mut report = CleanReport::default();
-    for name in found(layout.as_ref()) {
+    for name in existing_runs(layout.as_ref()) {
         let run = name.to_string();
         if !forced && run::owned(&name) {
             report.kept.push(KeptRun { run, pid: name.pid });
@@ -88,8 +88,8 @@ fn clean_where(forced: bool) -> Result<CleanReport, LabError> {
     Ok(report)
 }
 
-/// All runs of which something is there.
-fn found(layout: Option<&Layout>) -> BTreeSet<RunName> {
+/// All runs that have a namespace, a group or a directory on this machine.
+fn existing_runs(layout: Option<&Layout>) -> BTreeSet<RunName> {
     let groups = layout.map(Layout::top_groups).unwrap_or_default();
     let files = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
     let files = files.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_report_says_what_was_done() {
+    fn the_report_lists_removed_and_kept_runs_and_failures() {
         assert_eq!(CleanReport::default().to_string(), "nothing to clean");
         let report = CleanReport {
             removed: vec![RemovedRun {

@@ -1,4 +1,4 @@
-//! CPU time and quotas, as numbers.
+//! CPU time and quotas.
 
 use std::time::Duration;
 
@@ -6,9 +6,8 @@ use serde::Serialize;
 
 use crate::LabError;
 
-/// The scheduler hands a quota out in slices of 1 ms and takes no smaller one.
+// Limits of the kernel's CFS bandwidth control.
 const QUOTA_US_MIN: u64 = 1_000;
-/// Longest period the scheduler takes, in microseconds.
 const PERIOD_US_MAX: u64 = 1_000_000;
 
 /// How much of a core a host may use.
@@ -16,19 +15,19 @@ const PERIOD_US_MAX: u64 = 1_000_000;
 pub struct Quota {
     /// Percent of one core: 10.0 is a tenth of a core.
     pub percent_of_core: f64,
-    /// The period after which the allowance is renewed. A shorter one gives shorter stalls; the allowance in one
-    /// period cannot be below 1 ms, so 10 % needs at least 10 ms.
+    /// The quota is renewed after each period. A shorter period gives shorter stalls, but the CPU time allowed in one
+    /// period is at least 1 ms: 10 % needs 10 ms or more.
     pub period: Duration,
 }
 
 impl Quota {
-    /// A quota with the shortest period that it allows.
+    /// A quota with the shortest possible period.
     pub fn percent(percent_of_core: f64) -> Quota {
         let period_us = (QUOTA_US_MIN as f64 * 100.0 / percent_of_core.max(0.1)).ceil().max(5_000.0);
         Quota { percent_of_core, period: Duration::from_micros(period_us as u64) }
     }
 
-    /// Quota and period in microseconds, as the kernel takes them.
+    /// (quota, period) in µs, or an error outside the kernel's limits.
     pub(crate) fn micros(&self) -> Result<(u64, u64), LabError> {
         let period = u64::try_from(self.period.as_micros()).unwrap_or(u64::MAX);
         let quota = (period as f64 * self.percent_of_core / 100.0).round();
@@ -37,7 +36,7 @@ impl Quota {
             || !(QUOTA_US_MIN..=PERIOD_US_MAX).contains(&period)
         {
             return Err(LabError::BadOption(format!(
-                "a quota of {} % in periods of {:?} cannot be kept: the allowance must be at least 1 ms and the period \
+                "a quota of {} % in periods of {:?} is not possible: it must allow at least 1 ms, in periods of \
                  1 ms to 1 s (use {:?} or more for this share)",
                 self.percent_of_core,
                 self.period,
@@ -48,27 +47,27 @@ impl Quota {
     }
 }
 
-/// CPU time a host has used, and how often its quota stopped it. Counters only grow; subtract with [`HostCpu::since`].
+/// CPU time that a host has used, and how often its quota stopped it. Counters only grow; see [`HostCpu::since`].
 ///
 /// Resolution is 1 ns with cgroup v1 and 1 µs with v2. The kernel books a running thread's time at scheduler ticks and
-/// switches, so a snapshot can lag by one tick (1–4 ms) for each thread that runs at that moment; over a second or
-/// more of measurement that is below 1 %. Interrupt work on a core is booked to whoever it interrupted.
+/// switches, so a snapshot can lag by one tick (1–4 ms) for each running thread: below 1 % of a measurement of a
+/// second or more. Interrupt work on a core is booked to the interrupted thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HostCpu {
-    /// Used by the host's processes, in user and system mode, those that have ended included.
+    /// User and system time of the host's processes, ended ones included.
     pub process: Duration,
-    /// Used by the host's interface: its NAPI thread, which is the receive path of the network stack.
+    /// Time of the interface's NAPI thread, which does the network stack's receive work.
     pub interface: Duration,
     /// Quota periods in which the host had something to run.
     pub periods: u64,
-    /// Those periods in which the quota ran out.
+    /// Quota periods in which the quota ran out.
     pub throttled_periods: u64,
     /// Time for which the host was stopped by its quota.
     pub throttled_time: Duration,
 }
 
 impl HostCpu {
-    /// What was used between an earlier snapshot and this one.
+    /// The difference between an earlier snapshot and this one.
     pub fn since(&self, earlier: &HostCpu) -> HostCpu {
         HostCpu {
             process: self.process.saturating_sub(earlier.process),
@@ -84,7 +83,7 @@ impl HostCpu {
         self.process + self.interface
     }
 
-    /// This (a difference) as percent of one core over `elapsed`.
+    /// This difference as percent of one core over `elapsed`.
     pub fn percent_of_core(&self, elapsed: Duration) -> f64 {
         if elapsed.is_zero() { 0.0 } else { 100.0 * self.total().as_secs_f64() / elapsed.as_secs_f64() }
     }

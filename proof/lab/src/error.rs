@@ -1,12 +1,12 @@
-//! What can go wrong in the laboratory, in words that say what to do next.
+//! Errors of the laboratory. Their texts name the operator's next step.
 
 use std::fmt;
 use std::io;
 
-/// Why the laboratory could not do what it was asked.
+/// Why an operation of the laboratory failed.
 #[derive(Debug)]
 pub enum LabError {
-    /// Not run by root with its capabilities, which namespaces and cgroups need.
+    /// The process lacks root's capabilities, which namespaces and cgroups need.
     NotRoot,
     /// A program that the lab runs is not installed.
     MissingTool {
@@ -15,41 +15,40 @@ pub enum LabError {
         /// The Debian package that has it.
         package: &'static str,
     },
-    /// The machine's control groups cannot do what the lab needs.
+    /// The machine's control groups lack a feature that the lab needs.
     Cgroup(String),
-    /// An option of the caller's makes no sense; nothing was changed.
+    /// The caller passed an invalid option; nothing was changed.
     BadOption(String),
     /// A program ran and reported a failure.
     Command {
-        /// What was run, in short.
+        /// The command, shortened.
         what: String,
-        /// What it printed.
+        /// The program's output.
         output: String,
     },
     /// A peer or process did not become ready, or ended too early.
     NotReady {
-        /// Which one, where.
+        /// The peer or process, and its host.
         what: String,
-        /// What it printed last.
+        /// The end of its output.
         output: String,
     },
-    /// The system refused something.
+    /// A system call failed.
     Io {
-        /// What was tried, and on what.
+        /// The operation and its object.
         what: String,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl LabError {
-    /// Wraps a system error with what was tried.
+    /// Wraps a system error with the failed operation.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> LabError {
         let what = what.into();
         move |source| LabError::Io { what, source }
     }
 
-    /// The same for `rustix`.
     pub(crate) fn errno(what: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> LabError {
         let what = what.into();
         move |errno| LabError::Io { what, source: errno.into() }
@@ -62,7 +61,8 @@ impl fmt::Display for LabError {
             LabError::NotRoot => {
                 write!(
                     f,
-                    "the lab makes network namespaces and cgroups: run it as root, in a container with CAP_SYS_ADMIN and CAP_NET_ADMIN"
+                    "the lab makes network namespaces and cgroups: run it as root, in a container with CAP_SYS_ADMIN \
+                     and CAP_NET_ADMIN"
                 )
             }
             LabError::MissingTool { tool, package } => {

@@ -1,4 +1,4 @@
-//! A host: a network namespace with one interface, a core, a quota and its own CPU accounts.
+//! A host: a network namespace with one interface, a core, a quota and CPU accounts of its own.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,7 @@ use crate::run::Run;
 use crate::tools::Tools;
 use crate::{HostCpu, InterfaceCounters, LabError, Loss, Offloads, Quota, namespace, napi};
 
-/// Settings of every host's namespace: no IPv6 chatter in the accounts, and room for thousands of connections.
+/// Settings of every host's namespace: no IPv6 background traffic, and thousands of connections.
 pub(crate) const SYSCTLS: [(&str, &str); 5] = [
     ("net/ipv6/conf/all/disable_ipv6", "1"),
     ("net/ipv6/conf/default/disable_ipv6", "1"),
@@ -22,25 +22,25 @@ pub(crate) const SYSCTLS: [(&str, &str); 5] = [
     ("net/ipv4/ip_local_port_range", "20000 64999"),
 ];
 
-/// How connections of hosts find their rate, the first that the machine allows in a namespace. cubic is Debian's own
-/// default, but restricted where the machine has another; reno is everywhere. Machines that default to BBR pace each
+/// Congestion control of hosts: the first one that the machine allows in a namespace. cubic is Debian's default, but
+/// restricted on machines with another default; reno is always allowed. BBR, some machines' default, paces each
 /// connection by timers, which costs CPU and time.
 pub(crate) const CONGESTION_CONTROL: (&str, [&str; 2]) =
     ("net/ipv4/tcp_congestion_control", ["cubic", "reno"]);
 
-/// How a host is made.
+/// Options of a new host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostOptions {
-    /// The core on which its processes and its interface's thread run; any, by default.
+    /// The core for its processes and its interface's thread; `None`, the default, pins nothing.
     pub core: Option<usize>,
-    /// How much CPU its processes and its interface's thread may use together; no limit, by default.
+    /// The quota of its processes and its interface's thread together; `None`, the default, sets no limit.
     pub quota: Option<Quota>,
-    /// Its interface's thread runs before all processes, as interrupts do: it is then outside the quota, so this is
-    /// for hosts that have none. Off by default.
+    /// Runs its interface's thread before all processes, as interrupts run. The thread is then outside the quota, so a
+    /// host with a quota refuses this option. Off by default.
     pub receive_first: bool,
-    /// Checksum offload of its sent packets, on by default. Off where they go through XDP or AF_XDP.
+    /// Checksum offload of its sent packets, on by default. Turn it off for packets that pass XDP or AF_XDP.
     pub tx_checksums: bool,
-    /// More settings of the namespace, as `("net/ipv4/tcp_sack", "0")`. Only those below `net/`.
+    /// More sysctls of the namespace, such as `("net/ipv4/tcp_sack", "0")`; only those below `net/`.
     pub sysctls: Vec<(String, String)>,
 }
 
@@ -50,7 +50,7 @@ impl Default for HostOptions {
     }
 }
 
-/// A host of a [`Lab`](crate::Lab). Clones are handles to the same host; they do not keep the lab alive.
+/// A host of a [`Lab`](crate::Lab). Clones are handles to the same host and do not keep the lab alive.
 #[derive(Clone, Debug)]
 pub struct Host(pub(crate) Arc<HostParts>);
 
@@ -59,40 +59,40 @@ pub(crate) struct HostParts {
     pub name: String,
     pub namespace: String,
     pub interface: String,
-    /// The bridge's namespace and the interface's other end there.
-    pub far: (String, String),
+    /// The bridge's namespace, and the name of the cable's end in it.
+    pub bridge_end: (String, String),
     pub address: Ipv4Addr,
     pub core: Option<usize>,
     pub receive_first: bool,
     pub group: HostGroup,
-    /// The bridge's core and group, for the interface's other end.
+    /// The bridge's core and group.
     pub bridge: (Option<usize>, HostGroup),
     pub run: Arc<Run>,
     pub tools: Tools,
 }
 
 impl Host {
-    /// The name given to it.
+    /// The name that [`Lab::host`](crate::Lab::host) was given.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Its address on the lab's network.
+    /// The host's address on the lab's network.
     pub fn address(&self) -> IpAddr {
         self.0.address.into()
     }
 
-    /// The name of its network namespace, for `ip netns exec`.
+    /// The name of the host's network namespace, for `ip netns exec`.
     pub fn namespace(&self) -> &str {
         &self.0.namespace
     }
 
-    /// The name of its interface.
+    /// The name of the host's interface.
     pub fn interface(&self) -> &str {
         &self.0.interface
     }
 
-    /// The core it is pinned to.
+    /// The core to which the host is pinned.
     pub fn core(&self) -> Option<usize> {
         self.0.core
     }
@@ -101,18 +101,18 @@ impl Host {
     pub fn spawn(&self, launch: &Launch) -> Result<Process, LabError> {
         let confinement = Confinement {
             namespace: Some(namespace::open(&self.0.namespace)?),
-            entrances: self.0.group.process_entrances()?,
-            cores: self.0.core.map(napi::only).transpose()?,
+            task_files: self.0.group.open_task_files()?,
+            cores: self.0.core.map(napi::one_core).transpose()?,
             directory: &self.0.run.directory,
             place: self.0.name.clone(),
         };
         Process::start(launch, confinement)
     }
 
-    /// Runs `work` in a thread inside the host's namespace and on its core, and returns its result. Sockets made there stay
-    /// in the namespace wherever they are used later.
+    /// Runs `work` in a thread inside the host's namespace and on its core, and returns its result. Sockets that `work`
+    /// makes stay in the namespace.
     ///
-    /// The thread's CPU time is *not* in the host's accounts, nor under its quota: cgroup v2 moves whole processes only.
+    /// The host's accounts and quota do *not* cover the thread's CPU time: cgroup v2 moves whole processes only.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         namespace::within(&self.0.namespace, || {
             self.0.core.map(napi::pin_current).transpose()?;
@@ -120,7 +120,7 @@ impl Host {
         })
     }
 
-    /// Like [`Host::enter`], but returns at once, with the thread's handle.
+    /// Like [`Host::enter`], but returns the thread's handle at once.
     pub fn thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -129,7 +129,7 @@ impl Host {
         let core = self.0.core;
         let inside = move || {
             namespace::join(&handle).map_err(LabError::errno("cannot enter a network namespace"))?;
-            // Or the namespace would live as long as the thread.
+            // An open handle would keep the namespace alive as long as the thread.
             drop(handle);
             core.map(napi::pin_current).transpose()?;
             Ok(work())
@@ -138,7 +138,7 @@ impl Host {
         std::thread::Builder::new().name(name).spawn(inside).map_err(LabError::io("cannot start a thread"))
     }
 
-    /// CPU time used so far by its processes and by its interface.
+    /// CPU time used so far by the host's processes and by its interface.
     pub fn cpu(&self) -> Result<HostCpu, LabError> {
         self.0.group.cpu()
     }
@@ -148,30 +148,30 @@ impl Host {
         self.0.group.set_quota(quota)
     }
 
-    /// The offloads in force on its interface.
+    /// The offloads that are active on the host's interface.
     pub fn offloads(&self) -> Result<Offloads, LabError> {
         self.offloads_of(&self.0.interface)
     }
 
-    /// The same of another interface in its namespace.
+    /// The offloads that are active on another interface in the host's namespace.
     pub fn offloads_of(&self, interface: &str) -> Result<Offloads, LabError> {
         let text = self.0.tools.ethtool(&self.0.namespace, &["-k", interface])?;
         Ok(Offloads::parse(&text))
     }
 
-    /// The offloads in force on its interface's other end, at the bridge.
+    /// The offloads that are active on the bridge's end of the host's cable.
     pub fn bridge_offloads(&self) -> Result<Offloads, LabError> {
-        let (namespace, interface) = &self.0.far;
+        let (namespace, interface) = &self.0.bridge_end;
         let text = self.0.tools.ethtool(namespace, &["-k", interface])?;
         Ok(Offloads::parse(&text))
     }
 
-    /// The congestion control of its connections.
+    /// The congestion control of the host's connections.
     pub fn congestion_control(&self) -> Result<String, LabError> {
         namespace::within(&self.0.namespace, || namespace::sysctl(CONGESTION_CONTROL.0))
     }
 
-    /// What its interface has carried.
+    /// The traffic counters of the host's interface.
     pub fn counters(&self) -> Result<InterfaceCounters, LabError> {
         let text = namespace::within(&self.0.namespace, || {
             let file = "/proc/thread-self/net/dev";
@@ -183,28 +183,29 @@ impl Host {
             .map_err(LabError::io(format!("interface {} of {}", self.0.interface, self.0.name)))
     }
 
-    /// Loses this share (0 to 1) of the packets on its cable, in each direction, until the result is dropped.
+    /// Drops this share (0 to 1) of the IPv4 packets on its cable, in each direction, until the result is dropped.
     pub fn lose(&self, share: f64) -> Result<Loss, LabError> {
-        let (bridge, far) = &self.0.far;
-        let threads = || [napi::threads_of(&self.0.interface), napi::threads_of(far)];
+        let (bridge, bridge_interface) = &self.0.bridge_end;
+        let threads = || [napi::threads_of(&self.0.interface), napi::threads_of(bridge_interface)];
         let before = threads();
-        let loss = Loss::between([(&self.0.namespace, &self.0.interface), (bridge, far)], share)?;
-        // Where attaching has replaced threads, the new ones belong where the old ones were.
+        let loss =
+            Loss::between([(&self.0.namespace, &self.0.interface), (bridge, bridge_interface)], share)?;
+        // Attaching XDP replaces NAPI threads: pin and account the new ones as the old ones were.
         let after = threads();
         if after[0] != before[0] {
-            self.0.settle_own_threads()?;
+            self.0.pin_and_account_host_end()?;
         }
         if after[1] != before[1] {
-            self.0.settle_far_threads()?;
+            self.0.pin_and_account_bridge_end()?;
         }
         Ok(loss)
     }
 
     /// Packets that arrived at either end of its cable since it was made, and those that [`Host::lose`] dropped.
     pub fn lost_packets(&self) -> Result<LostPackets, LabError> {
-        let (bridge, far) = &self.0.far;
+        let (bridge, bridge_interface) = &self.0.bridge_end;
         let mut sum = LostPackets::default();
-        for (namespace, interface) in [(&self.0.namespace, &self.0.interface), (bridge, far)] {
+        for (namespace, interface) in [(&self.0.namespace, &self.0.interface), (bridge, bridge_interface)] {
             let text = self.0.tools.ethtool(namespace, &["-S", interface])?;
             let count = |name: &str| {
                 let values =
@@ -217,7 +218,7 @@ impl Host {
         Ok(sum)
     }
 
-    /// What the namespace counts about TCP: `/proc/net/snmp` and `/proc/net/netstat`, by name as in `Tcp:RetransSegs` and
+    /// The namespace's counters in `/proc/net/snmp` and `/proc/net/netstat`, by names such as `Tcp:RetransSegs` and
     /// `TcpExt:TCPTimeouts`.
     pub fn tcp_counters(&self) -> Result<BTreeMap<String, u64>, LabError> {
         let text = namespace::within(&self.0.namespace, || {
@@ -229,59 +230,56 @@ impl Host {
         Ok(namespace::named_counters(&text))
     }
 
-    /// The kernel threads that do its interface's receive work.
+    /// The kernel threads that do the interface's receive work.
     pub fn interface_threads(&self) -> Vec<u32> {
         napi::threads_of(&self.0.interface)
     }
 
-    /// Finds the interface's threads again, pins them, and puts them into the host's quota and accounts. Needed after an XDP
-    /// program was attached or detached, which replaces them.
+    /// Pins the interface's threads and puts them into the host's quota and accounts. Call it after an XDP program was
+    /// attached or detached, which replaces these threads.
     pub fn adopt_interface(&self) -> Result<(), LabError> {
-        adopt(&self.0.interface, self.0.core, &self.0.group)
+        pin_and_account(&self.0.interface, self.0.core, &self.0.group)
     }
 }
 
-/// Packets that passed a lossy cable.
+/// Packet counts of a lossy cable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LostPackets {
-    /// Arrived at either end.
+    /// Packets that arrived at either end.
     pub seen: u64,
-    /// Of these, those that were dropped.
+    /// Packets among `seen` that were dropped.
     pub lost: u64,
 }
 
 impl HostParts {
-    /// Puts the interface's threads where they belong.
-    pub(crate) fn settle_own_threads(&self) -> Result<(), LabError> {
-        adopt(&self.interface, self.core, &self.group)?;
+    pub(crate) fn pin_and_account_host_end(&self) -> Result<(), LabError> {
+        pin_and_account(&self.interface, self.core, &self.group)?;
         if self.receive_first {
             run_first(&self.interface, &self.group);
         }
         Ok(())
     }
 
-    /// The same at the bridge's end of the cable.
-    pub(crate) fn settle_far_threads(&self) -> Result<(), LabError> {
+    pub(crate) fn pin_and_account_bridge_end(&self) -> Result<(), LabError> {
         let (core, group) = &self.bridge;
-        adopt(&self.far.1, *core, group)?;
-        // A switch forwards whatever its hosts are doing: on a core that it shares, the bridge does not wait for them,
-        // and its rings of 256 packets do not overflow.
-        run_first(&self.far.1, group);
+        pin_and_account(&self.bridge_end.1, *core, group)?;
+        // A switch forwards at any load of its hosts. On a shared core the bridge therefore runs before processes, or
+        // its rings of 256 packets would overflow.
+        run_first(&self.bridge_end.1, group);
         Ok(())
     }
 }
 
-/// Lets an interface's threads run before processes. Where the kernel does not allow that, they wait like everybody.
+/// Gives an interface's threads real-time priority. Does nothing where the kernel refuses.
 fn run_first(interface: &str, group: &HostGroup) {
     for thread in napi::threads_of(interface) {
-        // It keeps its CPU account, but the group of a quota has no real-time allowance.
+        // The quota group has no real-time allowance; the thread stays in its accounting group.
         group.leave_quota_group(thread);
         let _ = set_first_in_first_out(thread, RECEIVE_PRIORITY);
     }
 }
 
-/// Pins an interface's threads and puts them into a group.
-fn adopt(interface: &str, core: Option<usize>, group: &HostGroup) -> Result<(), LabError> {
+fn pin_and_account(interface: &str, core: Option<usize>, group: &HostGroup) -> Result<(), LabError> {
     let threads = napi::threads_of(interface);
     if threads.is_empty() {
         return Err(LabError::NotReady {

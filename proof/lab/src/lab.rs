@@ -12,17 +12,17 @@ use crate::run::Run;
 use crate::tools::Tools;
 use crate::{HostCpu, LabError, namespace, napi};
 
-/// The name of the bridge's namespace and group; no host may have it.
+/// Name of the bridge's namespace and group; reserved.
 const BRIDGE: &str = "bridge";
 
-/// How a lab is made.
+/// Options of a new lab.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabOptions {
-    /// The core on which the bridge's work runs: any, by default.
+    /// The core for the bridge's threads; `None`, the default, pins nothing.
     pub bridge_core: Option<usize>,
 }
 
-/// Hosts joined by a bridge. Dropping it ends their processes and removes everything.
+/// Hosts joined by a bridge. Dropping a lab kills its processes and removes its namespaces, groups and files.
 #[derive(Debug)]
 pub struct Lab {
     run: Arc<Run>,
@@ -33,30 +33,30 @@ pub struct Lab {
     hosts: Mutex<Vec<String>>,
 }
 
-/// Why no lab can be made here, or `None` if one can: for tests that skip.
+/// Why this machine cannot make a lab, or `None` if it can. Tests skip on a reason.
 pub fn unavailable() -> Option<String> {
     requirements().err().map(|e| e.to_string())
 }
 
 fn requirements() -> Result<(Tools, Layout), LabError> {
-    // In a container root may lack them.
+    // Root may lack these in a container.
     let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
-    let ours = capabilities(None).map_err(LabError::errno("cannot read this process's capabilities"))?;
-    if !rustix::process::geteuid().is_root() || !ours.effective.contains(needed) {
+    let own = capabilities(None).map_err(LabError::errno("cannot read this process's capabilities"))?;
+    if !rustix::process::geteuid().is_root() || !own.effective.contains(needed) {
         return Err(LabError::NotRoot);
     }
     Ok((Tools::find()?, Layout::detect()?))
 }
 
 impl Lab {
-    /// Makes a lab with no hosts yet. `name` is lower-case letters, digits and hyphens.
+    /// Makes a lab without hosts. `name` is 1 to 24 lower-case letters, digits and inner hyphens.
     pub fn new(name: &str) -> Result<Lab, LabError> {
         Lab::with_options(name, LabOptions::default())
     }
 
-    /// The same with options.
+    /// Like [`Lab::new`], with options.
     pub fn with_options(name: &str, options: LabOptions) -> Result<Lab, LabError> {
-        options.bridge_core.map(napi::only).transpose()?;
+        options.bridge_core.map(napi::one_core).transpose()?;
         let (tools, layout) = requirements()?;
         let run = Run::open(name, Some(layout.clone()))?;
         match make_bridge(&run, &tools, &layout) {
@@ -68,10 +68,10 @@ impl Lab {
         }
     }
 
-    /// Adds a host. Its interface has generic receive offload and a NAPI thread of its own, in the host's quota.
+    /// Adds a host. Its interface has generic receive offload and its own NAPI thread, which the host's quota covers.
     pub fn host(&self, name: &str, options: HostOptions) -> Result<Host, LabError> {
         names::check("host", name)?;
-        options.core.map(napi::only).transpose()?;
+        options.core.map(napi::one_core).transpose()?;
         options.quota.map(|quota| quota.micros()).transpose()?;
         if options.receive_first && options.quota.is_some() {
             return Err(LabError::BadOption(format!("host {name:?}: receive_first would escape its quota")));
@@ -84,17 +84,17 @@ impl Lab {
         if hosts.len() == HOSTS_MAX {
             return Err(LabError::BadOption(format!("a lab has at most {HOSTS_MAX} hosts")));
         }
-        // Taken even if what follows fails, for parts of it may exist then.
+        // The name stays taken when a later step fails: parts of the host may exist by then.
         let index = hosts.len();
         hosts.push(name.to_owned());
 
-        let (interface, far) = self.run.name.interfaces(index);
+        let (interface, bridge_interface) = self.run.name.interfaces(index);
         let octet = u8::try_from(index + 1).unwrap_or(u8::MAX);
         let parts = HostParts {
             name: name.to_owned(),
             namespace: self.run.name.namespace(name),
             interface,
-            far: (self.run.name.namespace(BRIDGE), far),
+            bridge_end: (self.run.name.namespace(BRIDGE), bridge_interface),
             address: Ipv4Addr::new(10, 77, 0, octet),
             core: options.core,
             receive_first: options.receive_first,
@@ -103,63 +103,63 @@ impl Lab {
             run: Arc::clone(&self.run),
             tools: self.tools.clone(),
         };
-        self.wire(&parts, &options)?;
-        parts.settle_own_threads()?;
-        parts.settle_far_threads()?;
+        self.make_namespace_and_cable(&parts, &options)?;
+        parts.pin_and_account_host_end()?;
+        parts.pin_and_account_bridge_end()?;
         parts.group.set_quota(options.quota)?;
         Ok(Host(Arc::new(parts)))
     }
 
-    /// The name that everything of this run carries.
+    /// `spillway-NAME-PID-N`: the prefix of the names of this run's namespaces, groups and files.
     pub fn run_name(&self) -> String {
         self.run.name.to_string()
     }
 
-    /// CPU time of the bridge: what a switch would do. In [`HostCpu::interface`]; it has no processes.
+    /// CPU time of the bridge, which does a switch's work. All of it is in [`HostCpu::interface`].
     pub fn bridge_cpu(&self) -> Result<HostCpu, LabError> {
         self.bridge.cpu()
     }
 
-    /// Which control groups hold the quotas, for reports.
+    /// The kind of control groups that enforces the quotas, for reports.
     pub fn control_groups(&self) -> &'static str {
         self.layout.describe()
     }
 
-    /// Ends all processes and removes everything, and reports a failure to do so; dropping only prints it.
+    /// Like dropping the lab, but returns a failure, which a drop only prints.
     pub fn close(self) -> Result<(), LabError> {
         self.run.close()
     }
 
-    /// Makes a host's namespace and its cable to the bridge.
-    fn wire(&self, host: &HostParts, options: &HostOptions) -> Result<(), LabError> {
-        let HostParts { namespace, interface, far: (bridge, far), address, .. } = host;
+    fn make_namespace_and_cable(&self, host: &HostParts, options: &HostOptions) -> Result<(), LabError> {
+        let HostParts { namespace, interface, bridge_end: (bridge, bridge_interface), address, .. } = host;
         self.tools.ip(None, &format!("netns add {namespace}\n"))?;
         namespace::within(namespace, || {
             namespace::set_sysctls(&SYSCTLS)?;
             let (setting, values) = CONGESTION_CONTROL;
             namespace::set_first_allowed(setting, &values)?;
-            let more: Vec<_> = options.sysctls.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
-            namespace::set_sysctls(&more)
+            let host_sysctls: Vec<_> =
+                options.sysctls.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+            namespace::set_sysctls(&host_sysctls)
         })?;
-        // One queue at each end: one NAPI thread, hence one place where receive work happens.
+        // One queue at each end gives one NAPI thread, which does all receive work.
         self.tools.ip(
             Some(bridge),
             &format!(
-                "link add {far} numrxqueues 1 numtxqueues 1 type veth \
+                "link add {bridge_interface} numrxqueues 1 numtxqueues 1 type veth \
                  peer name {interface} numrxqueues 1 numtxqueues 1 netns {namespace}\n\
-                 link set {far} master br0\n"
+                 link set {bridge_interface} master br0\n"
             ),
         )?;
-        // A veth whose sending end has TSO passes TCP by the receiver's NAPI thread: the receive work would be the sender's.
-        let sums = if options.tx_checksums { "on" } else { "off" };
-        for (place, end) in [(namespace, interface), (bridge, far)] {
-            self.tools.ethtool(place, &["-K", end, "tx", sums, "tso", "off", "gro", "on"])?;
+        // With TSO on the sending end, veth bypasses the receiver's NAPI thread: the sender would do the receive work.
+        let checksums = if options.tx_checksums { "on" } else { "off" };
+        for (place, end) in [(namespace, interface), (bridge, bridge_interface)] {
+            self.tools.ethtool(place, &["-K", end, "tx", checksums, "tso", "off", "gro", "on"])?;
         }
         let up = format!("link set lo up\naddr add {address}/24 dev {interface}\nlink set {interface} up\n");
         self.tools.ip(Some(namespace), &up)?;
-        self.tools.ip(Some(bridge), &format!("link set {far} up\n"))?;
+        self.tools.ip(Some(bridge), &format!("link set {bridge_interface} up\n"))?;
         namespace::within(namespace, || namespace::write_interface_file(interface, "threaded", "1"))?;
-        namespace::within(bridge, || namespace::write_interface_file(far, "threaded", "1"))
+        namespace::within(bridge, || namespace::write_interface_file(bridge_interface, "threaded", "1"))
     }
 }
 

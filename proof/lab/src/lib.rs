@@ -1,20 +1,19 @@
 //! The laboratory: hosts as network namespaces, with real peers on them.
 //!
-//! A [`Lab`] is one run. Its hosts are network namespaces, joined by a bridge that lives in a namespace of its own,
-//! so the machine's own interfaces and routes are never touched. Each [`Host`] can be pinned to a core and held to a
-//! CPU quota that covers *its processes and its interface's receive work*, and tells both apart in its accounting.
-//! [`peers`] starts real memcached and redis, and proxies, in a host, or on loopback without any privilege.
-//! [`Host::lose`] makes a host's cable lossy.
+//! A [`Lab`] is one run. A bridge in a namespace of its own joins the hosts' namespaces, so a run does not change the
+//! machine's own interfaces and routes. A [`Host`] can be pinned to a core and limited by a CPU quota that covers *its
+//! processes and its interface's receive work*, which are accounted separately. [`peers`] starts real memcached, redis
+//! and proxies, on a host or, without privileges, on loopback. [`Host::lose`] drops packets on a host's cable.
 //!
-//! By default a veth runs the receiver's work on the sender's core, in the sender's name. Here every veth end has
-//! generic receive offload and a NAPI thread of its own, which is pinned and put into the cpu cgroup of its host; the
-//! bridge's ends are accounted apart ([`Lab::bridge_cpu`]). TCP segmentation offload is off at every end, because veth
-//! passes TCP by the NAPI thread where the sender has it: so segments are cut by the sending host, 1,448 bytes each, and
-//! joined again by the receiving one. That makes large batches a little dearer than on a network card that does it.
+//! By default veth does a receiver's work on the sender's core and in the sender's CPU account. In a lab every veth
+//! end has generic receive offload and its own NAPI thread, which is pinned and put into its host's cpu cgroup; the
+//! bridge's ends have separate accounts ([`Lab::bridge_cpu`]). TCP segmentation offload is off at every end, because a
+//! sender's TSO makes veth bypass the NAPI thread. The sending host therefore cuts segments of 1,448 bytes and the
+//! receiving host joins them: large batches cost a little more than with a network card that segments.
 //!
-//! Everything a run makes (namespaces, cgroups, files, processes) carries its name, `spillway-NAME-PID-N`, and goes
-//! away when the [`Lab`] is dropped, on a panic, on `exit`, and on SIGINT, SIGTERM or SIGHUP. [`clean`] removes what
-//! a run left that was killed with SIGKILL.
+//! The names of a run's namespaces, cgroups and files begin with `spillway-NAME-PID-N`. They are removed, and the run's
+//! processes killed, when the [`Lab`] is dropped, on a panic, on `exit`, and on SIGINT, SIGTERM or SIGHUP. [`clean`]
+//! removes what a run that was killed with SIGKILL left.
 //!
 //! A lab needs root, iproute2, ethtool and the cpu controller of cgroup v1 or v2; [`unavailable`] says what is missing.
 

@@ -1,7 +1,7 @@
-//! Packets that get lost on a host's cable: a few instructions of BPF at both of its ends.
+//! Packet loss on a host's cable: a short BPF program at both of its ends.
 //!
-//! They run in XDP, before the receive path joins segments again: each packet that the wire carried is lost or not by
-//! itself, as on a real link. Only IPv4 is lost; a lost ARP reply would show a second's pause that says nothing.
+//! The program runs in XDP, before the receive path joins segments, so that packets are dropped independently of one
+//! another, as on a real link. It drops only IPv4: a lost ARP reply would add an unrelated pause of a second.
 
 use std::ffi::CString;
 use std::io;
@@ -9,44 +9,46 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::{LabError, namespace};
 
-/// Commands and kinds of bpf(2).
+// Commands, program types and attach types of bpf(2).
 const PROG_LOAD: libc::c_int = 5;
 const LINK_CREATE: libc::c_int = 28;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
-/// Answers of an XDP program.
+// Verdicts of an XDP program.
 const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
-/// The helper that returns 32 random bits.
+/// Number of the BPF helper that returns 32 random bits.
 const GET_PRANDOM_U32: i32 = 7;
-/// The kernel copies no more of the attributes than it is given; this is enough for both commands.
+/// Enough attributes for both commands; the kernel takes shorter ones than its own.
 const ATTRIBUTE_WORDS: usize = 16;
 
 /// Loss on a host's cable, in both directions, until dropped.
 #[derive(Debug)]
 pub struct Loss {
-    /// Closing them takes the programs off.
+    /// Closing these descriptors detaches the programs.
     _links: [OwnedFd; 2],
 }
 
 impl Loss {
-    /// Loses this share of the packets that arrive at either of two interfaces, given with their namespaces.
+    /// Drops this share (0 to 1) of the IPv4 packets that arrive at two interfaces, given as (namespace, interface).
     pub(crate) fn between(ends: [(&str, &str); 2], share: f64) -> Result<Loss, LabError> {
         if !(0.0..=1.0).contains(&share) {
-            return Err(LabError::BadOption(format!("a share of {share} cannot be lost: give 0 to 1")));
+            return Err(LabError::BadOption(format!(
+                "cannot drop a share of {share} of the packets: give 0 to 1"
+            )));
         }
         let program = load(&instructions(share)).map_err(LabError::io("cannot load a BPF program (XDP)"))?;
-        let [one, other] = ends.map(|(namespace, interface)| {
+        let [first, second] = ends.map(|(namespace, interface)| {
             namespace::within(namespace, || {
                 attach(&program, interface)
                     .map_err(LabError::io(format!("cannot attach a BPF program to {interface} (XDP)")))
             })
         });
-        Ok(Loss { _links: [one?, other?] })
+        Ok(Loss { _links: [first?, second?] })
     }
 }
 
-/// One instruction as the kernel takes it: code, registers (target in the low half), offset, immediate.
+/// Encodes one BPF instruction: code, registers (target in the low half), offset, immediate.
 fn instruction(code: u8, target: u8, source: u8, offset: i16, immediate: i32) -> u64 {
     let mut bytes = [0; 8];
     bytes[0] = code;
@@ -85,15 +87,15 @@ fn load(program: &[u64]) -> io::Result<OwnedFd> {
     attributes[0] = pair(PROG_TYPE_XDP, u32::try_from(program.len()).unwrap_or(u32::MAX));
     attributes[1] = program.as_ptr().addr() as u64;
     attributes[2] = license.as_ptr().addr() as u64;
-    // SAFETY: instructions and licence live until after the call, and are as long as the attributes say (the licence
-    // ends with a zero); the kernel only reads them.
+    // SAFETY: instructions and licence outlive the call and have the lengths in the attributes (the licence ends with a
+    // zero); the kernel only reads them.
     unsafe { bpf(PROG_LOAD, &attributes) }
 }
 
-/// In the namespace that the calling thread is in.
+/// Attaches to an interface of the calling thread's namespace.
 fn attach(program: &OwnedFd, interface: &str) -> io::Result<OwnedFd> {
     let name = CString::new(interface)?;
-    // SAFETY: `name` is a string with its zero that lives until after the call.
+    // SAFETY: `name` is a zero-terminated string that outlives the call.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
     if index == 0 {
         return Err(io::Error::last_os_error());
@@ -101,11 +103,11 @@ fn attach(program: &OwnedFd, interface: &str) -> io::Result<OwnedFd> {
     let mut attributes = [0u64; ATTRIBUTE_WORDS];
     attributes[0] = pair(program.as_raw_fd().cast_unsigned(), index);
     attributes[1] = pair(ATTACH_XDP, 0);
-    // SAFETY: these attributes have no pointers.
+    // SAFETY: these attributes hold no pointers.
     unsafe { bpf(LINK_CREATE, &attributes) }
 }
 
-/// Two neighbouring 32-bit fields of the attributes.
+/// Joins two neighbouring 32-bit fields of the attributes.
 fn pair(first: u32, second: u32) -> u64 {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&first.to_ne_bytes());
@@ -113,12 +115,12 @@ fn pair(first: u32, second: u32) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// Makes a descriptor by bpf(2).
+/// Calls bpf(2) with a command that returns a descriptor.
 ///
 /// # Safety
-/// Pointers among the attributes must be valid for what the command does with them.
+/// Pointers in the attributes must be valid for what the command does with them.
 unsafe fn bpf(command: libc::c_int, attributes: &[u64; ATTRIBUTE_WORDS]) -> io::Result<OwnedFd> {
-    // SAFETY: the attributes are as long as the size says; the caller vouches for what they point to.
+    // SAFETY: the size is that of the attributes; the caller guarantees that their pointers are valid.
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of_val(attributes) as libc::c_uint)
     };
@@ -126,7 +128,7 @@ unsafe fn bpf(command: libc::c_int, attributes: &[u64; ATTRIBUTE_WORDS]) -> io::
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that was just made, and that nobody else knows of. These commands set close-on-exec.
+    // SAFETY: the call just made this descriptor, which has no other owner. These commands set close-on-exec.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
@@ -135,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jumps_lead_to_the_end_that_passes() {
+    fn all_jumps_lead_to_the_pass_verdict() {
         let program = instructions(0.01);
         let pass = program.len() - 2;
         for (at, offset) in [(4, 6), (6, 4), (8, 2)] {
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_beyond_all_are_refused() {
+    fn shares_outside_0_to_1_are_refused() {
         for share in [-0.1, 1.1, f64::NAN] {
             assert!(matches!(Loss::between([("", ""); 2], share), Err(LabError::BadOption(_))));
         }

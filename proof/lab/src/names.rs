@@ -1,19 +1,17 @@
-//! Names: everything a run makes carries the run's name, so that what a killed run left can be found and removed.
+//! Names of runs. A run's namespaces, groups and files begin with its name, by which `clean` finds them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::LabError;
 
-/// What every run's name begins with.
-const PREFIX: &str = "spillway";
-/// Hosts a run can have: one base-62 digit, and addresses of one octet.
+const RUN_PREFIX: &str = "spillway";
+/// The number of a host is one base-62 digit, and one octet of its address.
 pub(crate) const HOSTS_MAX: usize = 62;
-/// Longest name of a lab or a host, in bytes.
 const NAME_BYTES_MAX: usize = 24;
 const DIGITS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/// One run: `spillway-NAME-PID-N`, where N counts the runs of one process.
+/// `spillway-NAME-PID-N`, where N counts the runs of one process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RunName {
     pub name: String,
@@ -22,7 +20,7 @@ pub(crate) struct RunName {
 }
 
 impl RunName {
-    /// A name that no other run on this machine has.
+    /// A name that differs from those of all runs of living processes.
     pub fn new(name: &str) -> Result<RunName, LabError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         check("lab", name)?;
@@ -30,25 +28,24 @@ impl RunName {
         Ok(RunName { name: name.to_owned(), pid: std::process::id(), number })
     }
 
-    /// The run that something named `text` belongs to: a run's own name, or `RUN.host`. `None` if it is not ours.
+    /// Parses a run's name, or `RUN.host`. `None` for other names.
     pub fn parse(text: &str) -> Option<RunName> {
         let run = text.split('.').next()?;
-        let rest = run.strip_prefix(PREFIX)?.strip_prefix('-')?;
+        let rest = run.strip_prefix(RUN_PREFIX)?.strip_prefix('-')?;
         let (rest, number) = rest.rsplit_once('-')?;
         let (name, pid) = rest.rsplit_once('-')?;
         check("lab", name).ok()?;
         Some(RunName { name: name.to_owned(), pid: decimal(pid)?, number: decimal(number)? })
     }
 
-    /// The name of a host's namespace.
     pub fn namespace(&self, host: &str) -> String {
         format!("{self}.{host}")
     }
 
-    /// The names of a host's interface and of its other end at the bridge.
+    /// The names of the host's end and of the bridge's end of a host's cable.
     ///
     /// Eight characters, unique on the machine: NAPI threads are found by their name, `napi/IF-ID`, which older kernels
-    /// cut at 15 characters, and they all share one process table whatever their namespace.
+    /// cut at 15 characters, and the threads of all namespaces share one process table.
     pub fn interfaces(&self, host: usize) -> (String, String) {
         let digit = |n: usize| char::from(DIGITS[n % 62]);
         let mut pid = self.pid as usize;
@@ -65,7 +62,7 @@ impl RunName {
 
 impl fmt::Display for RunName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{PREFIX}-{}-{}-{}", self.name, self.pid, self.number)
+        write!(f, "{RUN_PREFIX}-{}-{}-{}", self.name, self.pid, self.number)
     }
 }
 
@@ -84,7 +81,7 @@ pub(crate) fn check(kind: &str, name: &str) -> Result<(), LabError> {
     )))
 }
 
-/// Plain digits only: `parse` alone would also take a sign.
+/// Parses digits only; `str::parse` also accepts a sign.
 fn decimal(text: &str) -> Option<u32> {
     if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
 }
@@ -94,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_found_again_in_what_it_named() {
+    fn a_run_is_parsed_from_its_name_and_its_namespaces() {
         let run = RunName { name: "burst-relief".into(), pid: 4_194_303, number: 7 };
         assert_eq!(run.to_string(), "spillway-burst-relief-4194303-7");
         assert_eq!(RunName::parse(&run.to_string()), Some(run.clone()));
@@ -102,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_others_are_not_ours() {
+    fn other_names_are_not_parsed_as_runs() {
         for other in [
             "",
             "spillway",

@@ -1,4 +1,4 @@
-//! Network namespaces by name: entering them, their settings, and their removal.
+//! Named network namespaces: entering, settings, counters and removal.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,23 +16,23 @@ use serde::Serialize;
 
 use crate::LabError;
 
-/// Where iproute2 keeps the handles of named namespaces.
+/// iproute2's directory of named namespaces.
 const DIRECTORY: &str = "/run/netns";
 
-/// What an interface has carried since it was made.
+/// An interface's traffic since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct InterfaceCounters {
-    /// Received, in bytes.
+    /// Bytes received.
     pub rx_bytes: u64,
-    /// Received, in packets as the stack saw them after offloads.
+    /// Packets received, counted after receive offloads.
     pub rx_packets: u64,
-    /// Received but dropped.
+    /// Packets received but dropped.
     pub rx_dropped: u64,
-    /// Sent, in bytes.
+    /// Bytes sent.
     pub tx_bytes: u64,
-    /// Sent, in packets as the stack gave them, before segmentation.
+    /// Packets sent, counted before segmentation.
     pub tx_packets: u64,
-    /// Not sent: on a veth, because the other end's ring of 256 packets was full.
+    /// Packets not sent; on a veth because the other end's ring of 256 packets was full.
     pub tx_dropped: u64,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn named_counters(text: &str) -> BTreeMap<String, u64> {
         let (mut names, mut values) = (pair[0].split_whitespace(), pair[1].split_whitespace());
         let (Some(prefix), Some(_)) = (names.next(), values.next()) else { continue };
         for (name, value) in names.zip(values) {
-            // A few are negative or no counters; nobody asks for them.
+            // Skips the few values that are negative, such as `Tcp:MaxConn`.
             if let Ok(value) = value.parse() {
                 counters.insert(format!("{prefix}{name}"), value);
             }
@@ -70,7 +70,6 @@ pub(crate) fn named_counters(text: &str) -> BTreeMap<String, u64> {
     counters
 }
 
-/// Opens the handle of a named namespace.
 pub(crate) fn open(name: &str) -> Result<OwnedFd, LabError> {
     let path = PathBuf::from(DIRECTORY).join(name);
     File::open(&path)
@@ -78,13 +77,12 @@ pub(crate) fn open(name: &str) -> Result<OwnedFd, LabError> {
         .map_err(LabError::io(format!("cannot open the network namespace {}", path.display())))
 }
 
-/// Moves the calling thread into a namespace, for the rest of its life.
+/// Moves the calling thread into a namespace for good.
 pub(crate) fn join(namespace: &OwnedFd) -> rustix::io::Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
 
-/// Runs `work` in a thread of its own inside a namespace and returns what it returned. A panic in it goes on in the
-/// caller.
+/// Runs `work` in a new thread inside a namespace and returns its result. A panic in `work` continues in the caller.
 pub(crate) fn within<T: Send>(
     name: &str,
     work: impl FnOnce() -> Result<T, LabError> + Send,
@@ -100,12 +98,12 @@ pub(crate) fn within<T: Send>(
     }
 }
 
-/// Sets sysctls of the namespace the calling thread is in; other namespaces keep theirs.
+/// Sets sysctls of the calling thread's namespace; those of other namespaces stay.
 pub(crate) fn set_sysctls(settings: &[(&str, &str)]) -> Result<(), LabError> {
     for (name, value) in settings {
         if name.starts_with('/') || name.contains("..") || !name.starts_with("net/") {
             return Err(LabError::BadOption(format!(
-                "only settings below net/ belong to a namespace alone, written with slashes; not {name:?}"
+                "only settings below net/, written with slashes, belong to one namespace; not {name:?}"
             )));
         }
         let file = format!("/proc/sys/{name}");
@@ -114,7 +112,7 @@ pub(crate) fn set_sysctls(settings: &[(&str, &str)]) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Sets a sysctl to the first of these values that is allowed here.
+/// Sets a sysctl to the first of these values that the kernel accepts. Returns the last error if it accepts none.
 pub(crate) fn set_first_allowed(name: &str, values: &[&str]) -> Result<(), LabError> {
     let mut outcome = Ok(());
     for value in values {
@@ -126,16 +124,15 @@ pub(crate) fn set_first_allowed(name: &str, values: &[&str]) -> Result<(), LabEr
     outcome
 }
 
-/// Reads a sysctl of the namespace the calling thread is in.
 pub(crate) fn sysctl(name: &str) -> Result<String, LabError> {
     let file = format!("/proc/sys/{name}");
     let text = fs::read_to_string(&file).map_err(LabError::io(format!("cannot read {file}")))?;
     Ok(text.trim().to_owned())
 }
 
-/// Writes a file under `/sys/class/net/` of the namespace the calling thread is in.
+/// Writes a file under `/sys/class/net/` of the calling thread's namespace.
 ///
-/// A sysfs shows the namespace of whoever mounted it, so one is made for the purpose, attached nowhere.
+/// A sysfs shows the namespace in which it was mounted, so this function mounts one, detached from the file tree.
 pub(crate) fn write_interface_file(interface: &str, file: &str, value: &str) -> Result<(), LabError> {
     let sysfs = || {
         let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -149,17 +146,16 @@ pub(crate) fn write_interface_file(interface: &str, file: &str, value: &str) -> 
     File::from(opened).write_all(value.as_bytes()).map_err(LabError::io(what))
 }
 
-/// Names of all named namespaces.
 pub(crate) fn names() -> Vec<String> {
     let Ok(entries) = fs::read_dir(DIRECTORY) else { return Vec::new() };
     entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Removes a name. The namespace itself goes once nothing uses it. Needs no other program, so that it works in a signal's
-/// wake too. Returns whether there was such a name.
+/// Removes a namespace's name and returns whether it existed. The kernel removes the namespace when its last user ends.
+/// Starts no program, so that a thread that handles a signal can call it.
 pub(crate) fn remove(name: &str) -> Result<bool, LabError> {
     let path = PathBuf::from(DIRECTORY).join(name);
-    // Fails where a name was made but nothing mounted on it: the file is removed all the same.
+    // Fails when `ip netns add` was interrupted before its mount; the file must go all the same.
     let _ = unmount(&path, UnmountFlags::DETACH);
     match fs::remove_file(&path) {
         Ok(()) => Ok(true),
@@ -168,7 +164,7 @@ pub(crate) fn remove(name: &str) -> Result<bool, LabError> {
     }
 }
 
-/// Kills one process. Returns whether there was such a one.
+/// Kills one process. Returns whether it existed.
 pub(crate) fn kill(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())

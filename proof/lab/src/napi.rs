@@ -9,7 +9,7 @@ use crate::LabError;
 
 /// Ids of the NAPI threads of an interface: kernel threads named `napi/INTERFACE-ID`.
 ///
-/// A thread's id changes whenever an XDP program is attached or detached.
+/// Attaching or detaching an XDP program replaces the threads.
 pub(crate) fn threads_of(interface: &str) -> Vec<u32> {
     let prefix = format!("napi/{interface}-");
     let mut found = Vec::new();
@@ -23,25 +23,23 @@ pub(crate) fn threads_of(interface: &str) -> Vec<u32> {
     found
 }
 
-/// Lets a thread run on one core only.
 pub(crate) fn pin(thread: u32, core: usize) -> Result<(), LabError> {
     let raw = i32::try_from(thread).ok().and_then(Pid::from_raw);
-    sched_setaffinity(raw, &only(core)?)
+    sched_setaffinity(raw, &one_core(core)?)
         .map_err(LabError::errno(format!("cannot pin thread {thread} to core {core}")))
 }
 
-/// Lets the calling thread run on one core only.
 pub(crate) fn pin_current(core: usize) -> Result<(), LabError> {
-    sched_setaffinity(None, &only(core)?)
+    sched_setaffinity(None, &one_core(core)?)
         .map_err(LabError::errno(format!("cannot pin a thread to core {core}")))
 }
 
-/// The set of one core; refuses cores that the machine does not have.
-pub(crate) fn only(core: usize) -> Result<CpuSet, LabError> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from).max(online());
+/// The CPU set of one core. Refuses cores that the machine does not have.
+pub(crate) fn one_core(core: usize) -> Result<CpuSet, LabError> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).max(online_cores());
     if core >= cores.min(CpuSet::MAX_CPU) {
         return Err(LabError::BadOption(format!(
-            "there is no core {core}: this machine has cores 0 to {}",
+            "core {core} does not exist: this machine has cores 0 to {}",
             cores - 1
         )));
     }
@@ -50,8 +48,8 @@ pub(crate) fn only(core: usize) -> Result<CpuSet, LabError> {
     Ok(set)
 }
 
-/// Highest core number of the machine plus one. The process's own mask may be narrower.
-fn online() -> usize {
+/// Highest online core number plus one, which may exceed the cores in this process's mask; 0 if unknown.
+fn online_cores() -> usize {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     text.trim()
         .rsplit([',', '-'])
@@ -65,13 +63,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_are_checked() {
-        assert!(only(0).unwrap().is_set(0));
-        assert!(matches!(only(100_000), Err(LabError::BadOption(_))));
+    fn cores_beyond_the_machines_are_refused() {
+        assert!(one_core(0).unwrap().is_set(0));
+        assert!(matches!(one_core(100_000), Err(LabError::BadOption(_))));
     }
 
     #[test]
-    fn no_thread_serves_an_interface_that_does_not_exist() {
+    fn an_unknown_interface_has_no_threads() {
         assert!(threads_of("no-such-interface").is_empty());
     }
 }

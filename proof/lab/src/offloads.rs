@@ -1,28 +1,28 @@
-//! Which offloads an interface has in force. They decide how many bytes a "packet" has, so results name them.
+//! Offloads of an interface. They decide how many bytes a "packet" has, so results list them.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// The offloads of one interface end that change what a measurement means.
+/// The active offloads of an interface that affect measurements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Offloads {
-    /// TCP segmentation left to the device.
+    /// The device segments TCP.
     pub tso: bool,
-    /// Segmentation done late, in software.
+    /// Software segments late, just before the device.
     pub gso: bool,
-    /// Received segments joined before the stack sees them.
+    /// The receive path joins segments before the network stack.
     pub gro: bool,
-    /// Checksums of sent packets left to the device (on a veth: never computed).
+    /// The device computes checksums of sent packets; a veth omits them.
     pub tx_checksums: bool,
-    /// Checksums of received packets trusted from the device.
+    /// The device checks checksums of received packets.
     pub rx_checksums: bool,
-    /// Packets sent from several pieces of memory.
+    /// The device sends packets from several memory areas.
     pub scatter_gather: bool,
 }
 
 impl Offloads {
-    /// Reads what `ethtool -k` prints.
+    /// Parses the output of `ethtool -k`.
     pub(crate) fn parse(text: &str) -> Offloads {
         let on = |name: &str| {
             text.lines().any(|line| {
@@ -44,16 +44,16 @@ impl Offloads {
 
 impl fmt::Display for Offloads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = |on: bool| if on { "on" } else { "off" };
+        let state = |on: bool| if on { "on" } else { "off" };
         write!(
             f,
             "tso {}, gso {}, gro {}, tx checksums {}, rx checksums {}, scatter-gather {}",
-            word(self.tso),
-            word(self.gso),
-            word(self.gro),
-            word(self.tx_checksums),
-            word(self.rx_checksums),
-            word(self.scatter_gather)
+            state(self.tso),
+            state(self.gso),
+            state(self.gro),
+            state(self.tx_checksums),
+            state(self.rx_checksums),
+            state(self.scatter_gather)
         )
     }
 }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_listing_of_ethtool_is_read() {
+    fn the_output_of_ethtool_is_parsed() {
         let text = "Features for eth0:\nrx-checksumming: on\ntx-checksumming: off [fixed]\n\ttx-checksum-ipv4: on\n\
                     scatter-gather: on\n\ttx-scatter-gather: off\ntcp-segmentation-offload: on [requested off]\n\
                     generic-segmentation-offload: off\ngeneric-receive-offload: on\n";
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_on_in_an_empty_listing() {
+    fn every_offload_is_off_in_empty_output() {
         assert_eq!(Offloads::parse(""), Offloads::default());
     }
 }

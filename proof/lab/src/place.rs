@@ -1,4 +1,4 @@
-//! Where a peer runs: on a host of a lab, or on this machine's loopback without any privilege.
+//! Where a peer runs: on a host of a lab, or on this machine's loopback without privileges.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,7 +18,7 @@ pub enum Place {
     Host(Host),
 }
 
-/// Loopback, with a directory for what processes print. The directory goes when the last handle does.
+/// Loopback, with a directory for the output of processes, which the last handle removes when dropped.
 #[derive(Clone, Debug)]
 pub struct LocalPlace(Arc<LocalParts>);
 
@@ -40,7 +40,7 @@ impl Place {
         }
     }
 
-    /// For messages.
+    /// The host's name, or `loopback`: for messages.
     pub fn name(&self) -> &str {
         match self {
             Place::Local(_) => "loopback",
@@ -48,7 +48,7 @@ impl Place {
         }
     }
 
-    /// Where its run keeps files; they go with the run.
+    /// The run's directory, which ends with the run.
     pub(crate) fn directory(&self) -> &Path {
         match self {
             Place::Local(local) => &local.0.0.directory,
@@ -63,7 +63,7 @@ impl Place {
             Place::Local(local) => {
                 let confinement = Confinement {
                     namespace: None,
-                    entrances: Vec::new(),
+                    task_files: Vec::new(),
                     cores: None,
                     directory: &local.0.0.directory,
                     place: "loopback".into(),
@@ -73,7 +73,7 @@ impl Place {
         }
     }
 
-    /// Runs `work` where servers of this place can be reached by [`Place::address`].
+    /// Runs `work` in the network namespace in which [`Place::address`] is reachable.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         match self {
             Place::Local(_) => Ok(work()),
@@ -81,11 +81,11 @@ impl Place {
         }
     }
 
-    /// A TCP port that nobody used a moment ago. Somebody may be faster: be ready to try another.
+    /// A TCP port that was free at the time of the call. Try another when the bind fails: another process may take it.
     pub fn free_port(&self) -> Result<u16, LabError> {
         let address = self.address();
         let port = self.enter(|| spillway_ports::free_port_at(address))?;
-        port.ok_or_else(|| LabError::io(format!("no port at {address}"))(ErrorKind::AddrInUse.into()))
+        port.ok_or_else(|| LabError::io(format!("no free port at {address}"))(ErrorKind::AddrInUse.into()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Processes of the lab: started in a host or locally, ended with it.
+//! Processes on a host or on loopback. A process ends when its handle is dropped.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -17,32 +17,29 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::{LabError, namespace, spawner};
 
-/// Most that is read back of what a process printed.
-const PRINTED_BYTES_MAX: u64 = 16 << 20;
-/// Shown of a failed process's output in an error.
+const OUTPUT_BYTES_READ_MAX: u64 = 16 << 20;
 const TAIL_BYTES: u64 = 2_000;
-/// Descriptors a process may have, where the machine's hard limit allows it.
-const OPEN_FILES: u64 = 65_536;
+const OPEN_FILES_DEFAULT: u64 = 65_536;
 
 /// Where a process's output goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Output {
-    /// To files of the run, read back with [`Process::stdout`] and [`Process::stderr`].
+    /// To files of the run, for [`Process::stdout`] and [`Process::stderr`].
     #[default]
     Files,
-    /// Standard output to a pipe ([`Process::take_stdout`]), errors to a file. The reader must keep up.
+    /// Standard output to a pipe, see [`Process::take_stdout`], which blocks the process when full; errors to a file.
     Piped,
-    /// To where this process's output goes.
+    /// To this process's own output.
     Inherit,
-    /// Nowhere.
+    /// To `/dev/null`.
     Null,
 }
 
-/// A program with its arguments, to be started in a [`Place`](crate::Place) or [`Host`](crate::Host).
+/// A program with its arguments, to start on a [`Place`](crate::Place) or [`Host`](crate::Host).
 #[derive(Clone, Debug)]
 pub struct Launch {
     name: String,
-    words: Vec<OsString>,
+    argv: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
     output: Output,
     stdin: bool,
@@ -50,29 +47,29 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// A program, by path or looked up in PATH and the system's own directories.
+    /// A program, given by its path or looked up in PATH and the system's `sbin` directories.
     pub fn new(program: impl AsRef<OsStr>) -> Launch {
         let program = program.as_ref();
         let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
         Launch {
             name,
-            words: vec![program.to_owned()],
+            argv: vec![program.to_owned()],
             environment: Vec::new(),
             output: Output::default(),
             stdin: false,
-            open_files: OPEN_FILES,
+            open_files: OPEN_FILES_DEFAULT,
         }
     }
 
     /// Adds an argument.
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Launch {
-        self.words.push(argument.as_ref().to_owned());
+        self.argv.push(argument.as_ref().to_owned());
         self
     }
 
     /// Adds arguments.
     pub fn args<S: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = S>) -> Launch {
-        self.words.extend(arguments.into_iter().map(|a| a.as_ref().to_owned()));
+        self.argv.extend(arguments.into_iter().map(|a| a.as_ref().to_owned()));
         self
     }
 
@@ -82,49 +79,48 @@ impl Launch {
         self
     }
 
-    /// Puts a command in front, such as `spillway run --link :11411 --`.
-    pub fn wrapper<S: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = S>) -> Launch {
-        self.words.splice(0..0, words.into_iter().map(|w| w.as_ref().to_owned()));
+    /// Prepends a command, such as `spillway run --link :11411 --`.
+    pub fn wrapper<S: AsRef<OsStr>>(mut self, command: impl IntoIterator<Item = S>) -> Launch {
+        self.argv.splice(0..0, command.into_iter().map(|w| w.as_ref().to_owned()));
         self
     }
 
-    /// Names the process in errors and in the files of its output; by default the program's name.
+    /// Sets the name for errors and output files; by default the program's name.
     pub fn name(mut self, name: impl Into<String>) -> Launch {
         self.name = name.into();
         self
     }
 
-    /// Where its output goes; by default to files.
+    /// Sets the destination of the output; by default files.
     pub fn output(mut self, output: Output) -> Launch {
         self.output = output;
         self
     }
 
-    /// Gives the process a pipe as its input ([`Process::take_stdin`]) instead of nothing.
+    /// Makes standard input a pipe, see [`Process::take_stdin`], instead of `/dev/null`.
     pub fn piped_stdin(mut self) -> Launch {
         self.stdin = true;
         self
     }
 
-    /// The soft limit of open descriptors (65,536 by default), cut to the hard limit that this process has.
+    /// Sets the soft limit of open descriptors, by default 65,536; at most this process's hard limit.
     pub fn open_files(mut self, limit: u64) -> Launch {
         self.open_files = limit;
         self
     }
 }
 
-/// What a new process joins before it begins.
 pub(crate) struct Confinement<'a> {
     pub namespace: Option<OwnedFd>,
-    pub entrances: Vec<OwnedFd>,
+    pub task_files: Vec<OwnedFd>,
     pub cores: Option<CpuSet>,
-    /// Where its output files go.
+    /// The directory of output files.
     pub directory: &'a Path,
-    /// Which host, for errors.
+    /// The host's name, for errors.
     pub place: String,
 }
 
-/// A running or ended process. Dropping it kills it, with its process group.
+/// A running or ended process. Dropping the handle kills the process group.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -140,11 +136,11 @@ impl Process {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("{} on {}", launch.name, confinement.place);
         let (program, arguments) = launch
-            .words
+            .argv
             .split_first()
-            .ok_or_else(|| LabError::BadOption("there is nothing to start".into()))?;
+            .ok_or_else(|| LabError::BadOption("a launch needs the name of a program".into()))?;
         let program = crate::tools::program(program).ok_or_else(|| {
-            LabError::BadOption(format!("cannot start {name}: there is no program {}", program.display()))
+            LabError::BadOption(format!("cannot start {name}: no program {} in PATH", program.display()))
         })?;
         let mut command = Command::new(program);
         command.args(arguments).envs(launch.environment.iter().map(|(n, v)| (n, v))).process_group(0);
@@ -183,24 +179,23 @@ impl Process {
         Ok(Process { name, child, ended: None, reaped: false, out, err })
     }
 
-    /// The process's id, which nobody else gets before [`Process::stop`], [`Process::kill`] or the drop.
+    /// The process's id. The kernel does not reuse it before [`Process::stop`], [`Process::kill`] or the drop.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What the process is called in errors.
+    /// The process's name in errors.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its exit status, if it has ended.
+    /// The exit status, or `None` while the process runs.
     pub fn exit(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none() {
-            // Only looked at, not reaped: as long as the id is taken, signals to its group reach what it left running, and
-            // nobody else.
-            let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            // NOWAIT does not reap the process. While its id stays taken, a signal reaches its own group only.
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
             self.ended =
-                self.id().and_then(|id| waitid(WaitId::Pid(id), look).ok().flatten()).map(|status| {
+                self.id().and_then(|id| waitid(WaitId::Pid(id), options).ok().flatten()).map(|status| {
                     let signal = status.terminating_signal().unwrap_or(0);
                     ExitStatus::from_raw(status.exit_status().map_or(signal, |code| (code & 0xff) << 8))
                 });
@@ -208,9 +203,9 @@ impl Process {
         self.ended
     }
 
-    /// Waits for its end, at most for `patience`.
-    pub fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
-        let deadline = Instant::now() + patience;
+    /// Waits for the process to end. `None` after `timeout`.
+    pub fn wait(&mut self, timeout: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + timeout;
         let mut pause = Duration::from_millis(1);
         loop {
             if let Some(status) = self.exit() {
@@ -222,65 +217,68 @@ impl Process {
         }
     }
 
-    /// Sends a signal by its number (such as 15 for SIGTERM) to the process and what it started in its group.
+    /// Sends a signal by its number, such as 15 for SIGTERM, to the process group.
     pub fn signal(&mut self, number: i32) -> Result<(), LabError> {
         let what = format!("cannot send signal {number} to {}", self.name);
         let signal = Signal::from_named_raw(number)
-            .ok_or_else(|| LabError::BadOption(format!("{what}: there is no such signal")))?;
+            .ok_or_else(|| LabError::BadOption(format!("{what}: no signal has this number")))?;
         if self.exit().is_some() {
-            return Err(LabError::NotReady { what: format!("{what}: it has ended"), output: self.tail() });
+            return Err(LabError::NotReady {
+                what: format!("{what}: the process has ended"),
+                output: self.tail(),
+            });
         }
-        self.to_group(signal).map_err(LabError::errno(what))
+        self.signal_group(signal).map_err(LabError::errno(what))
     }
 
-    /// Asks it to end (SIGTERM), kills it when it has not after `grace`, and returns its status. Nothing of its group is
-    /// left then.
+    /// Sends SIGTERM to the process group, waits for the process for at most `grace`, kills the group, and returns the
+    /// process's exit status.
     pub fn stop(&mut self, grace: Duration) -> Option<ExitStatus> {
         if self.exit().is_none() {
-            // Should it end just now, the wait tells.
-            let _ = self.to_group(Signal::TERM);
+            // Fails for a process that has just ended, which `wait` finds out.
+            let _ = self.signal_group(Signal::TERM);
             self.wait(grace);
         }
         self.kill();
         self.ended
     }
 
-    /// Kills it and its group, and waits until it is gone.
+    /// Kills the process group and reaps the process.
     pub fn kill(&mut self) {
         if !std::mem::replace(&mut self.reaped, true) {
-            let _ = self.to_group(Signal::KILL);
+            let _ = self.signal_group(Signal::KILL);
             self.ended = self.child.wait().ok();
         }
     }
 
-    /// What it has written to its standard output so far ([`Output::Files`] only), 16 MiB at most.
+    /// The first 16 MiB of its standard output so far; an error unless its output is [`Output::Files`].
     pub fn stdout(&self) -> Result<String, LabError> {
         read_back(self.out.as_deref(), &self.name)
     }
 
-    /// What it has written to its standard error so far, 16 MiB at most.
+    /// The first 16 MiB of its standard error so far; an error if that does not go to a file.
     pub fn stderr(&self) -> Result<String, LabError> {
         read_back(self.err.as_deref(), &self.name)
     }
 
-    /// The pipe from its standard output, once, with [`Output::Piped`].
+    /// The pipe from its standard output, with [`Output::Piped`]; `None` from the second call on.
     pub fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// The pipe to its standard input, once, with [`Launch::piped_stdin`].
+    /// The pipe to its standard input, with [`Launch::piped_stdin`]; `None` from the second call on.
     pub fn take_stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
 
-    /// The end of what it printed, errors last: for messages.
+    /// The last 2,000 bytes of standard output, then of standard error: for messages.
     pub fn tail(&self) -> String {
         let ends = [&self.out, &self.err].into_iter().flatten().map(|path| end_of(path).unwrap_or_default());
         ends.collect::<Vec<_>>().join("\n")
     }
 
-    /// Every process of the lab leads a group of its own, so that wrappers and Ctrl-C behave.
-    fn to_group(&self, signal: Signal) -> rustix::io::Result<()> {
+    /// Every process leads its own group: signals reach a wrapper's children, and Ctrl-C only this process.
+    fn signal_group(&self, signal: Signal) -> rustix::io::Result<()> {
         self.id().map_or(Err(rustix::io::Errno::SRCH), |id| kill_process_group(id, signal))
     }
 
@@ -295,23 +293,23 @@ impl Drop for Process {
     }
 }
 
-/// Lets a command join namespace, groups and cores in the new process, before its program begins.
+/// Makes a command join namespace, groups and cores in the new process, before its program starts.
 fn confine(command: &mut Command, confinement: Confinement<'_>, open_files: u64) {
-    let Confinement { namespace, entrances, cores, .. } = confinement;
+    let Confinement { namespace, task_files, cores, .. } = confinement;
     let parent = i32::try_from(std::process::id()).ok().and_then(Pid::from_raw);
     let hard = rustix::process::getrlimit(Resource::Nofile).maximum;
     let files = Rlimit { current: Some(hard.map_or(open_files, |hard| hard.min(open_files))), maximum: hard };
     let prepare = move || -> io::Result<()> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid() != parent {
-            // The parent died before the line above took effect.
+            // The parent ended before its death signal was set.
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         if let Some(namespace) = &namespace {
             namespace::join(namespace)?;
         }
-        for entrance in &entrances {
-            rustix::io::write(entrance, b"0")?;
+        for task_file in &task_files {
+            rustix::io::write(task_file, b"0")?;
         }
         if let Some(cores) = &cores {
             sched_setaffinity(None, cores)?;
@@ -319,17 +317,18 @@ fn confine(command: &mut Command, confinement: Confinement<'_>, open_files: u64)
         rustix::process::setrlimit(Resource::Nofile, files)?;
         Ok(())
     };
-    // SAFETY: between fork and exec the closure makes system calls only (rustix calls the kernel directly); it takes no
+    // SAFETY: between fork and exec the closure only makes system calls, which rustix does without libc. It takes no
     // lock and allocates nothing, so it is sound in a child of a process with several threads.
     unsafe { command.pre_exec(prepare) };
 }
 
 fn read_back(path: Option<&Path>, name: &str) -> Result<String, LabError> {
-    let path =
-        path.ok_or_else(|| LabError::BadOption(format!("the output of {name} does not go to a file")))?;
+    let path = path.ok_or_else(|| {
+        LabError::BadOption(format!("the output of {name} is not in a file: start it with Output::Files"))
+    })?;
     let read = || {
         let mut bytes = Vec::new();
-        File::open(path)?.take(PRINTED_BYTES_MAX).read_to_end(&mut bytes)?;
+        File::open(path)?.take(OUTPUT_BYTES_READ_MAX).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     read().map_err(LabError::io(format!("cannot read {}", path.display())))

@@ -1,29 +1,27 @@
-//! Threads that run before all ordinary ones.
+//! Real-time threads (SCHED_FIFO).
 
 use std::io;
 
 use crate::cgroup::Layout;
 use crate::{LabError, napi};
 
-/// Of receive threads that run first. The burner has more, and the canary most: it must see what holds those up.
+/// Priority of receive threads. The burner's is higher, the canary's highest: it must detect what delays the others.
 pub(crate) const RECEIVE_PRIORITY: i32 = 1;
 
-/// Makes the calling thread a real-time thread on one core.
 pub(crate) fn become_real_time(core: usize, priority: i32) -> Result<(), LabError> {
     napi::pin_current(core)?;
-    // With CONFIG_RT_GROUP_SCHED only the root group of cgroup v1 has real-time allowance by default.
+    // With CONFIG_RT_GROUP_SCHED, only the root group of cgroup v1 has a real-time allowance by default.
     if let Ok(layout @ Layout::V1 { .. }) = Layout::detect() {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        layout.release(thread.unsigned_abs());
+        layout.move_to_root(thread.unsigned_abs());
     }
-    // 0 names the calling thread.
     set_first_in_first_out(0, priority).map_err(LabError::io(
         "cannot become a real-time thread (needs root, or CAP_SYS_NICE and a cpu group with real-time allowance)",
     ))
 }
 
-/// Lets a thread run before all ordinary ones and before those of lower priority, until it sleeps. Fails where the
-/// kernel gives the thread's group no real-time allowance.
+/// Schedules a thread with SCHED_FIFO: it runs before ordinary threads and lower priorities until it sleeps. `thread` 0
+/// is the calling thread. Fails where the thread's group has no real-time allowance.
 pub(crate) fn set_first_in_first_out(thread: u32, priority: i32) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: `parameters` is a valid sched_param for the duration of the call.

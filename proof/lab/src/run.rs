@@ -1,4 +1,4 @@
-//! One run: what it owns on the machine, and how that goes away again, whichever way the run ends.
+//! One run: its directory, groups and namespaces, and their removal at every kind of end.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,25 +16,21 @@ use crate::cgroup::Layout;
 use crate::names::RunName;
 use crate::{LabError, namespace};
 
-/// The file that the owner of a run keeps locked while it lives.
-const OWNER: &str = "owner";
-/// Names tried until one is found of which nothing is there.
-const NAMES_TRIED: usize = 60;
+const OWNER_LOCK_FILE: &str = "owner";
+const NAME_ATTEMPTS_MAX: usize = 60;
 
-/// A live run. Local places have one without namespaces and groups.
+/// A live run. Runs of local places have no namespaces or groups.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub name: RunName,
-    /// Holds what its processes print.
+    /// Holds the output of the run's processes.
     pub directory: PathBuf,
-    /// `None` for a run that only has a directory.
     pub layout: Option<Layout>,
-    /// Held while something is added, so that removal never runs beside it.
+    /// Whether the run may grow. Locked during additions, so that a removal cannot run at the same time.
     open: Mutex<bool>,
     _owner: File,
 }
 
-/// What [`remove`] found and removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Removed {
     pub namespaces: usize,
@@ -43,20 +39,20 @@ pub(crate) struct Removed {
     pub directory: bool,
 }
 
-/// The runs of this process, for signals and `exit`.
+/// The runs that a signal or `exit` must remove.
 static LIVE: Mutex<Live> = Mutex::new(Live { runs: Vec::new(), ending: false });
 
 struct Live {
     runs: Vec<Arc<Run>>,
-    /// The process is about to end: a run that began now would be left behind.
+    /// The process is about to end. A new run would not be removed, so `Run::open` refuses it.
     ending: bool,
 }
 
 impl Run {
-    /// Makes the directory and group of a new run, and sees to it that they go away again.
+    /// Makes the directory and groups of a new run, and registers the run for removal at exit.
     pub fn open(name: &str, layout: Option<Layout>) -> Result<Arc<Run>, LabError> {
-        watch_for_the_end();
-        let (name, directory) = fresh(name, layout.as_ref())?;
+        install_exit_handlers();
+        let (name, directory) = make_unused_directory(name, layout.as_ref())?;
         let owner = lock_owner(&directory).inspect_err(|_| drop(fs::remove_dir_all(&directory)))?;
         let run = Arc::new(Run { name, directory, layout, open: Mutex::new(true), _owner: owner });
         {
@@ -76,7 +72,7 @@ impl Run {
         }
     }
 
-    /// Keeps the run from being removed while something is added to it.
+    /// Prevents the run's removal while the result is held. An error if the run has ended.
     pub fn adding(&self) -> Result<MutexGuard<'_, bool>, LabError> {
         let open = lock(&self.open);
         if *open { Ok(open) } else { Err(self.ended()) }
@@ -91,7 +87,7 @@ impl Run {
         self.layout.as_ref().map_or(Ok(()), |layout| layout.create_run(&self.name.to_string()))
     }
 
-    /// Removes all that the run has. Later calls find nothing left to do.
+    /// Removes the run's processes, groups, namespaces and files. Later calls do nothing.
     pub fn close(&self) -> Result<(), LabError> {
         let mut open = lock(&self.open);
         let closed = if std::mem::replace(&mut *open, false) {
@@ -99,20 +95,20 @@ impl Run {
         } else {
             Ok(())
         };
-        // Only now: `exit` must wait for a removal that another thread has begun.
+        // After the removal: `exit` must wait for a removal that another thread has begun.
         lock(&LIVE).runs.retain(|run| run.name != self.name);
         closed
     }
 }
 
-/// A name of which nothing is there, not even of a killed run whose process id has come round again; and its directory.
-fn fresh(name: &str, layout: Option<&Layout>) -> Result<(RunName, PathBuf), LabError> {
-    for _ in 0..NAMES_TRIED {
+/// Finds a name that no run uses, not even a killed run with the same process id, and makes its directory.
+fn make_unused_directory(name: &str, layout: Option<&Layout>) -> Result<(RunName, PathBuf), LabError> {
+    for _ in 0..NAME_ATTEMPTS_MAX {
         let name = RunName::new(name)?;
         let groups = layout.map(Layout::top_groups).unwrap_or_default();
-        let mut there =
+        let mut existing =
             namespace::names().into_iter().chain(groups).filter_map(|other| RunName::parse(&other));
-        if there.any(|other| other == name) {
+        if existing.any(|other| other == name) {
             continue;
         }
         let directory = directory_of(&name.to_string());
@@ -125,9 +121,9 @@ fn fresh(name: &str, layout: Option<&Layout>) -> Result<(RunName, PathBuf), LabE
     Err(LabError::BadOption("killed runs have left too much behind: run `spillway-lab clean`".into()))
 }
 
-/// Takes the lock that says a run's owner lives.
+/// Takes the lock that shows that a run's owner is alive.
 fn lock_owner(directory: &Path) -> Result<File, LabError> {
-    let path = directory.join(OWNER);
+    let path = directory.join(OWNER_LOCK_FILE);
     let take = || {
         let file = File::create(&path)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
@@ -136,21 +132,20 @@ fn lock_owner(directory: &Path) -> Result<File, LabError> {
     take().map_err(LabError::io(format!("cannot lock {}", path.display())))
 }
 
-/// Where a run keeps its files.
 pub(crate) fn directory_of(run: &str) -> PathBuf {
     std::env::temp_dir().join(run)
 }
 
-/// Whether a run's owner still lives. The lock says so even where its process id has been given to somebody else.
+/// Whether a run's owner is alive. The lock decides: another process may have the owner's id by now.
 pub(crate) fn owned(run: &RunName) -> bool {
-    match File::open(directory_of(&run.to_string()).join(OWNER)) {
+    match File::open(directory_of(&run.to_string()).join(OWNER_LOCK_FILE)) {
         Ok(owner) => flock(&owner, FlockOperation::NonBlockingLockExclusive).is_err(),
         Err(_) => Path::new("/proc").join(run.pid.to_string()).exists(),
     }
 }
 
-/// Removes what a run has, in an order in which nothing new can appear: processes and groups, namespaces, files. Goes on
-/// after a failure and returns the first.
+/// Removes a run's processes and groups, then its namespaces, then its files: in this order nothing new can appear.
+/// Continues after a failure and returns the first one.
 pub(crate) fn remove(run: &str, layout: Option<&Layout>) -> Result<Removed, LabError> {
     let mut removed = Removed::default();
     let mut failure = None;
@@ -163,7 +158,7 @@ pub(crate) fn remove(run: &str, layout: Option<&Layout>) -> Result<Removed, LabE
     for name in namespace::names() {
         if name.strip_prefix(run).is_some_and(|rest| rest.starts_with('.')) {
             match namespace::remove(&name) {
-                Ok(there) => removed.namespaces += usize::from(there),
+                Ok(existed) => removed.namespaces += usize::from(existed),
                 Err(e) => failure = failure.or(Some(e)),
             }
         }
@@ -179,7 +174,7 @@ pub(crate) fn remove(run: &str, layout: Option<&Layout>) -> Result<Removed, LabE
     failure.map_or(Ok(removed), Err)
 }
 
-/// A lock whose holder panicked still guards nothing but a list and a flag.
+/// Ignores poisoning: the locks of this file guard plain values, which a panic leaves valid.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -199,31 +194,29 @@ fn close_all() {
     }
 }
 
-/// How long the program has after a signal before the signal ends it.
+/// Time between the first signal and the end of the process.
 static FINISHES_WITHIN: Mutex<Duration> = Mutex::new(Duration::ZERO);
-/// The signal that has ended all runs; 0 before.
+/// Number of the signal that ended all runs; 0 if none did.
 static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
-/// How often a second signal is looked for.
-const SIGNAL_POLL: Duration = Duration::from_millis(50);
+const SECOND_SIGNAL_POLL: Duration = Duration::from_millis(50);
 
-/// Lets SIGINT, SIGTERM and SIGHUP end all runs, now and later, but the process itself only after this time, or at a
-/// second signal. Without it such a signal ends the process when its runs are removed.
+/// Delays the end of the process after SIGINT, SIGTERM or SIGHUP until this time has passed or a second signal comes.
+/// The first signal removes all runs at once. By default the process ends when its runs are removed.
 pub fn finish_within(time: Duration) {
     *lock(&FINISHES_WITHIN) = time;
-    watch_for_the_end();
+    install_exit_handlers();
 }
 
-/// The signal that has ended all runs of this process, if one has.
+/// The signal that ended all runs of this process, or `None`.
 pub fn interrupted() -> Option<i32> {
     Some(INTERRUPTED.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
 }
 
-/// Removes live runs on `exit` and on the signals that end a process.
-fn watch_for_the_end() {
+/// Makes `exit`, SIGINT, SIGTERM and SIGHUP remove all live runs.
+fn install_exit_handlers() {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
-        // SAFETY: `at_exit` is a plain function without captures that stays valid for the life of the process, and
-        // does not unwind.
+        // SAFETY: `at_exit` is a function without captures, valid until the process ends, and does not unwind.
         unsafe { libc::atexit(at_exit) };
         let ignored = ignored_signals();
         let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
@@ -233,27 +226,27 @@ fn watch_for_the_end() {
                 let Some(signal) = signals.wait().next() else { continue };
                 INTERRUPTED.store(signal, Ordering::Relaxed);
                 close_all();
-                // The program may state what it has and end by itself. A second signal ends it at once.
+                // The program may print its results and exit before the deadline. A second signal ends it at once.
                 let deadline = Instant::now() + *lock(&FINISHES_WITHIN);
                 while Instant::now() < deadline && signals.pending().next().is_none() {
-                    std::thread::sleep(SIGNAL_POLL);
+                    std::thread::sleep(SECOND_SIGNAL_POLL);
                 }
                 let _ = emulate_default_handler(signal);
             }
         };
-        // Without the thread a signal would be swallowed; `clean` is then what removes the run.
+        // Without this thread signals have no effect, and `spillway-lab clean` must remove the runs.
         if let Err(e) = std::thread::Builder::new().name("lab-signals".into()).spawn(wait) {
-            eprintln!("lab: no thread for signals: {e}");
+            eprintln!("lab: cannot start the signal thread, so signals are ignored: {e}");
         }
     });
 }
 
 extern "C" fn at_exit() {
-    // Unwinding out of a C callback would abort: a failure to clean up must not change how the process ends.
+    // A panic that unwinds out of a C callback aborts the process and would change its exit status.
     let _ = std::panic::catch_unwind(close_all);
 }
 
-/// Signals this process was told to ignore, as under nohup: they stay ignored.
+/// Bit mask of the signals that this process ignores, for example under nohup. They stay ignored.
 fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

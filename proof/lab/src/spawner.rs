@@ -1,19 +1,18 @@
-//! The thread that starts all processes.
+//! The thread that starts all processes of the lab.
 //!
-//! A process asks the kernel to be killed when its parent dies, and the kernel means the parent *thread*. So one thread,
-//! which lives as long as this process, is everybody's parent; a process killed with SIGKILL takes its peers with it.
+//! The kernel sends a parent death signal when the parent *thread* ends. Therefore one thread, which ends with this
+//! process, starts all peers: SIGKILL of this process also kills them.
 
 use std::io;
 use std::process::{Child, Command};
 use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-/// Starts waiting in the queue at most; more callers wait.
+/// Requests in the queue; further callers block.
 const QUEUE_MAX: usize = 16;
 
 type Job = (Command, SyncSender<io::Result<Child>>);
 
-/// Starts a process from the long-lived thread.
 pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     static SPAWNER: OnceLock<Option<SyncSender<Job>>> = OnceLock::new();
     let ended = || io::Error::other("the thread that starts processes is not running");
@@ -27,7 +26,7 @@ fn start() -> Option<SyncSender<Job>> {
     let (jobs, queue) = sync_channel::<Job>(QUEUE_MAX);
     let work = move || {
         for (mut command, reply) in queue {
-            // The caller waits for the answer; should it have died, the child dies with its handle's owner.
+            // The caller waits for the reply, unless its thread has ended.
             let _ = reply.send(command.spawn());
         }
     };

@@ -1,4 +1,4 @@
-//! The few programs the lab runs: `ip` in batches, so that a host costs a handful of processes, and `ethtool`.
+//! Runs `ip`, in batches to start few processes, and `ethtool`.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -7,10 +7,9 @@ use std::process::{Command, Stdio};
 
 use crate::LabError;
 
-/// Where administration programs live that a plain user's PATH may lack.
+/// Directories of administration programs, which a plain user's PATH may lack.
 const SYSTEM_DIRECTORIES: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
-/// Paths of the programs a lab needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Tools {
     ip: PathBuf,
@@ -18,7 +17,7 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Finds them, or says which package to install.
+    /// Looks the programs up. The error names the package to install.
     pub fn find() -> Result<Tools, LabError> {
         Ok(Tools {
             ip: program("ip").ok_or(LabError::MissingTool { tool: "ip", package: "iproute2" })?,
@@ -27,7 +26,7 @@ impl Tools {
         })
     }
 
-    /// Runs `ip` commands, one a line, in the named namespace or in the caller's. Stops at the first that fails.
+    /// Runs `ip` commands, one per line, in a named namespace or in the caller's. Stops at the first failure.
     pub fn ip(&self, namespace: Option<&str>, batch: &str) -> Result<(), LabError> {
         let mut command = Command::new(&self.ip);
         if let Some(namespace) = namespace {
@@ -41,7 +40,7 @@ impl Tools {
             .spawn()
             .map_err(LabError::io("cannot run ip"))?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A batch that ends early closes its end; its own message below says why.
+            // Fails when `ip` ends early, whose error output is returned below.
             let _ = stdin.write_all(batch.as_bytes());
         }
         let output = child.wait_with_output().map_err(LabError::io("cannot wait for ip"))?;
@@ -55,7 +54,6 @@ impl Tools {
         })
     }
 
-    /// Runs `ethtool` in a namespace and returns what it printed.
     pub fn ethtool(&self, namespace: &str, arguments: &[&str]) -> Result<String, LabError> {
         let output = Command::new(&self.ip)
             .args(["netns", "exec", namespace])
@@ -72,7 +70,7 @@ impl Tools {
     }
 }
 
-/// The path of a program, from PATH or the system's own directories.
+/// The path of a program, looked up in PATH and the system directories.
 pub(crate) fn program(name: impl AsRef<OsStr>) -> Option<PathBuf> {
     let name = Path::new(name.as_ref());
     if name.components().count() > 1 {

@@ -1,4 +1,4 @@
-//! A lab leaves nothing, whichever way it ends. Needs root, and says so elsewhere.
+//! A lab leaves nothing behind, however it ends. Skips without root.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use spillway_lab::{HostOptions, Lab, Launch, unavailable};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Set for the child that holds a lab, to the way in which it is to end.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Environment variable of the child that holds a lab: `exit`, or `signal` to wait for one.
 const HOLD: &str = "SPILLWAY_LAB_TEST_HOLD";
 
 fn skipped() -> bool {
@@ -20,8 +20,8 @@ fn skipped() -> bool {
     reason.is_some()
 }
 
-/// Everything on the machine that carries a run's name, or serves its interfaces.
-fn leavings(run: &str, marks: &[String]) -> Vec<String> {
+/// Files, namespaces and groups of a run, and processes with one of `marks` in their names or command lines.
+fn remains(run: &str, marks: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     for directory in ["/run/netns", "/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpuacct", "/tmp"]
     {
@@ -42,15 +42,15 @@ fn leavings(run: &str, marks: &[String]) -> Vec<String> {
     found
 }
 
-/// The kernel takes namespaces apart in the background, so their interface threads go a little later.
+/// The kernel removes namespaces in the background, so their interface threads end a little later.
 fn wait_until_gone(run: &str, marks: &[String]) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
-        let left = leavings(run, marks);
+        let left = remains(run, marks);
         if left.is_empty() {
             return;
         }
-        assert!(Instant::now() < deadline, "still there: {left:?}");
+        assert!(Instant::now() < deadline, "not removed: {left:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -70,11 +70,11 @@ fn a_dropped_lab_leaves_nothing() {
         processes.push(host.spawn(&Launch::new("sh").args(["-c", "sleep 1000; :", &mark])).unwrap());
         marks.extend([host.interface().to_owned(), mark]);
     }
-    assert!(leavings(&run, &marks).len() >= 8);
+    assert!(remains(&run, &marks).len() >= 8);
     drop(lab);
     wait_until_gone(&run, &marks);
     for mut process in processes {
-        assert_eq!(process.wait(PATIENCE).and_then(|status| status.signal()), Some(9));
+        assert_eq!(process.wait(TIMEOUT).and_then(|status| status.signal()), Some(9));
     }
 }
 
@@ -108,28 +108,28 @@ fn a_setup_that_fails_half_way_leaves_nothing() {
     wait_until_gone(&run, &[]);
 }
 
-/// Not a test by itself: the child of the tests below, which holds a lab until it is ended.
+/// Not a test of its own: the child process of the tests below, which holds a lab until it ends.
 #[test]
 fn holder() {
     let Some(end) = std::env::var_os(HOLD) else { return };
     let lab = Lab::new("hold").unwrap();
     let host = lab.host("one", HostOptions::default()).unwrap();
     let mark = format!("{}-mark", lab.run_name());
-    // A grandchild that does not die with its parent: the harder case for `clean`.
+    // `setsid` makes a grandchild that outlives its parent, which is the harder case for `clean`.
     let script = "setsid sh -c 'sleep 1000; :' \"$0\" & wait";
     let process = host.spawn(&Launch::new("sh").args(["-c", script, &mark])).unwrap();
-    // On a line of its own, behind what the test harness prints.
+    // The blank line ends the test harness's own line.
     println!("\nholding {} {} {mark}", lab.run_name(), host.interface());
     if end == "exit" {
         std::process::exit(0);
     }
-    std::thread::sleep(PATIENCE * 10);
+    std::thread::sleep(TIMEOUT * 10);
     drop((process, lab));
 }
 
-/// A child with a lab, the lab's name, and marks of its processes.
+/// Starts a child that holds a lab. Returns the child, the run's name, and marks for `remains`.
 fn hold(end: &str) -> (Child, String, Vec<String>) {
-    // Whatever these tests themselves are started with: a background job of a shell ignores SIGINT.
+    // A background job of a shell ignores SIGINT, and these tests may be one.
     let mut child = Command::new("env")
         .arg("--default-signal=INT")
         .arg(std::env::current_exe().unwrap())
@@ -156,14 +156,10 @@ fn a_terminated_lab_leaves_nothing() {
     }
     for signal in [libc::SIGTERM, libc::SIGINT] {
         let (mut child, run, marks) = hold("signal");
-        assert!(!leavings(&run, &marks).is_empty());
-        // SAFETY: `kill` has no memory effects; the child has not been waited for, so its id is still its own.
+        assert!(!remains(&run, &marks).is_empty());
+        // SAFETY: `kill` has no memory effects. The child is not reaped yet, so its id is not reused.
         assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
-        assert_eq!(
-            child.wait().unwrap().signal(),
-            Some(signal),
-            "it ends as if it had not handled the signal"
-        );
+        assert_eq!(child.wait().unwrap().signal(), Some(signal), "the exit status shows the signal");
         wait_until_gone(&run, &marks);
     }
 }
@@ -179,7 +175,7 @@ fn an_exit_without_unwinding_leaves_nothing() {
 }
 
 #[test]
-fn what_a_killed_lab_leaves_is_cleaned_and_nothing_else() {
+fn clean_removes_a_killed_lab_and_keeps_a_living_one() {
     if skipped() {
         return;
     }
@@ -188,9 +184,9 @@ fn what_a_killed_lab_leaves_is_cleaned_and_nothing_else() {
     let (mut child, run, marks) = hold("signal");
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(Path::new("/run/netns").join(format!("{run}.one")).exists(), "nobody cleaned up yet");
+    assert!(Path::new("/run/netns").join(format!("{run}.one")).exists(), "SIGKILL prevents a clean-up");
 
-    // Another test's clean may run at the same time and be faster; what counts is that nothing is left.
+    // Another test's `clean` may run at the same time and remove the run first.
     let report = spillway_lab::clean().unwrap();
     println!("{report}\n{}", serde_json::to_string(&report).unwrap());
     assert_eq!(report.failures, Vec::<String>::new());

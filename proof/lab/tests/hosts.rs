@@ -1,4 +1,4 @@
-//! Hosts for real: needs root, and says so elsewhere.
+//! Hosts on the real kernel. Skips without root.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,8 +9,8 @@ use spillway_lab::{
     Burner, HostOptions, Lab, LabError, LabOptions, Launch, Output, Place, Quota, unavailable,
 };
 
-/// Long enough for any machine; conditions are waited for, never timed.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Long enough for any machine: tests wait for conditions.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn skipped() -> bool {
     let reason = unavailable();
@@ -21,7 +21,7 @@ fn skipped() -> bool {
 }
 
 #[test]
-fn two_hosts_reach_each_other_and_pay_for_their_own_receiving() {
+fn receive_work_is_accounted_to_the_receiving_host() {
     if skipped() {
         return;
     }
@@ -57,15 +57,15 @@ fn two_hosts_reach_each_other_and_pay_for_their_own_receiving() {
     assert_eq!(from.ip(), right.address());
 
     let after = (left.cpu().unwrap(), lab.bridge_cpu().unwrap(), left.counters().unwrap());
-    assert!(after.0.since(&before.0).interface > Duration::ZERO, "the receiver pays for receiving");
-    assert!(after.1.since(&before.1).interface > Duration::ZERO, "the bridge has its own account");
+    assert!(after.0.since(&before.0).interface > Duration::ZERO, "receive work is in the receiver's account");
+    assert!(after.1.since(&before.1).interface > Duration::ZERO, "the bridge's work is in its own account");
     assert_eq!(after.1.process, Duration::ZERO);
     assert!(after.2.rx_bytes - before.2.rx_bytes >= 256 * 65_536);
     lab.close().unwrap();
 }
 
 #[test]
-fn a_quota_holds_what_its_host_runs() {
+fn a_quota_limits_the_processes_of_its_host() {
     if skipped() {
         return;
     }
@@ -76,16 +76,16 @@ fn a_quota_holds_what_its_host_runs() {
     let before = host.cpu().unwrap();
     let spinner = Launch::new("sh").args(["-c", "while :; do :; done"]);
     let mut spinner = host.spawn(&spinner).unwrap();
-    // An account, not a latency: however slow the machine, no more than a fifth may be used.
+    // CPU time, not latency, is checked: a slow machine does not change it.
     let used = loop {
         std::thread::sleep(Duration::from_millis(100));
         let used = host.cpu().unwrap().since(&before);
-        if used.process > Duration::from_millis(200) || begin.elapsed() > PATIENCE {
+        if used.process > Duration::from_millis(200) || begin.elapsed() > TIMEOUT {
             break used;
         }
     };
     let percent = used.percent_of_core(begin.elapsed());
-    assert!(used.process > Duration::from_millis(200), "the spinner got {used:?}");
+    assert!(used.process > Duration::from_millis(200), "the spinner used only {used:?}");
     assert!(percent <= 25.0, "a quota of 20 % let {percent:.1} % through");
     assert!(used.throttled_periods > 0 && used.periods >= used.throttled_periods, "{used:?}");
     assert!(!used.throttled_time.is_zero());
@@ -122,14 +122,18 @@ fn memcached_on_a_host_answers_other_hosts_and_can_be_restarted() {
     peer.restart().unwrap();
     assert_ne!(peer.pid(), pid);
     assert_eq!(peer.address(), address);
-    assert_eq!(client.enter(|| talk(address, b"get k\r\n", 5)).unwrap(), b"END\r\n", "it is empty now");
+    assert_eq!(
+        client.enter(|| talk(address, b"get k\r\n", 5)).unwrap(),
+        b"END\r\n",
+        "a restart drops the data"
+    );
     peer.kill();
     let refused = client.enter(|| TcpStream::connect(address).map(drop)).unwrap();
     assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
 }
 
 #[test]
-fn a_lossy_cable_loses_its_share_and_no_bytes() {
+fn a_lossy_cable_drops_packets_and_tcp_retransmits_them() {
     if skipped() {
         return;
     }
@@ -150,7 +154,7 @@ fn a_lossy_cable_loses_its_share_and_no_bytes() {
     let begin = Instant::now();
     let mut sent = 0u64;
     while left.lost_packets().unwrap().lost < 5 {
-        assert!(begin.elapsed() < PATIENCE, "{:?}", left.lost_packets());
+        assert!(begin.elapsed() < TIMEOUT, "{:?}", left.lost_packets());
         let message = [sent as u8; 64];
         let mut reply = [0; 64];
         stream.write_all(&message).unwrap();
@@ -160,29 +164,30 @@ fn a_lossy_cable_loses_its_share_and_no_bytes() {
     }
     drop(loss);
     let (before, packets) = (left.tcp_counters().unwrap(), left.lost_packets().unwrap());
-    let again = right.tcp_counters().unwrap()["Tcp:RetransSegs"] + before["Tcp:RetransSegs"];
-    assert!(again > 0 && packets.seen > packets.lost, "{packets:?}, {again} sent again");
+    let retransmitted = right.tcp_counters().unwrap()["Tcp:RetransSegs"] + before["Tcp:RetransSegs"];
+    assert!(retransmitted > 0 && packets.seen > packets.lost, "{packets:?}, {retransmitted} retransmitted");
     stream.write_all(&[1; 64]).unwrap();
     stream.read_exact(&mut [0; 64]).unwrap();
-    assert_eq!(left.lost_packets().unwrap().lost, packets.lost, "it is whole again");
+    assert_eq!(left.lost_packets().unwrap().lost, packets.lost, "a dropped `Loss` ends the loss");
     assert_eq!(left.interface_threads().len(), 1);
     drop(stream);
     echo.join().unwrap();
 }
 
 #[test]
-fn processes_run_where_they_were_told_to() {
+fn processes_run_in_their_hosts_namespace_group_and_core() {
     if skipped() {
         return;
     }
     let lab = Lab::new("spawn").unwrap();
     let host = lab.host("only", HostOptions { core: Some(0), ..HostOptions::default() }).unwrap();
-    let script = "grep Cpus_allowed_list /proc/self/status; cat /proc/self/cgroup; ulimit -n; cat /proc/net/fib_trie; cat";
+    let script = "grep Cpus_allowed_list /proc/self/status; cat /proc/self/cgroup; ulimit -n; \
+                  cat /proc/net/fib_trie; cat";
     let mut process = host
         .spawn(&Launch::new("sh").args(["-c", script]).piped_stdin().open_files(1_000).output(Output::Files))
         .unwrap();
     drop(process.take_stdin());
-    assert!(process.wait(PATIENCE).unwrap().success(), "{}", process.tail());
+    assert!(process.wait(TIMEOUT).unwrap().success(), "{}", process.tail());
     let printed = process.stdout().unwrap();
     assert!(printed.contains("Cpus_allowed_list:\t0\n"), "{printed}");
     assert!(printed.contains(&format!("{}/only/processes", lab.run_name())), "{printed}");
@@ -211,7 +216,7 @@ fn a_burner_takes_its_share() {
     let cores = std::thread::available_parallelism().unwrap().get();
     let burner = Burner::start(cores - 1, Duration::from_micros(300), Duration::from_micros(1_000)).unwrap();
     let begin = Instant::now();
-    while burner.burnt() < Duration::from_millis(100) && begin.elapsed() < PATIENCE {
+    while burner.burnt() < Duration::from_millis(100) && begin.elapsed() < TIMEOUT {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(burner.burnt() >= Duration::from_millis(100));

@@ -1,4 +1,4 @@
-//! Real peers on loopback: no privilege needed.
+//! Real peers on loopback, without privileges.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -55,7 +55,7 @@ fn redis_starts_behind_a_wrapper() {
 }
 
 #[test]
-fn proxies_stand_before_a_server_stop_and_restart() {
+fn proxies_forward_stop_and_restart() {
     if !["memcached", "nginx", "haproxy", "nutcracker"].into_iter().all(installed) {
         return;
     }
@@ -77,7 +77,7 @@ fn proxies_stand_before_a_server_stop_and_restart() {
 }
 
 #[test]
-fn a_taken_port_is_an_error_that_says_why() {
+fn a_taken_port_is_an_error_that_names_the_peer() {
     if !installed("memcached") {
         return;
     }
@@ -89,7 +89,7 @@ fn a_taken_port_is_an_error_that_says_why() {
 }
 
 #[test]
-fn output_goes_where_it_was_told_to() {
+fn output_goes_to_files_or_to_a_pipe() {
     let place = Place::local().unwrap();
     let echo = Launch::new("sh").args(["-c", "echo $WORD; echo no >&2; exit 3"]).env("WORD", "yes");
     let mut process = place.spawn(&echo.clone()).unwrap();
@@ -97,7 +97,7 @@ fn output_goes_where_it_was_told_to() {
     assert_eq!(process.stdout().unwrap(), "yes\n");
     assert_eq!(process.stderr().unwrap(), "no\n");
     assert_eq!(process.tail(), "yes\n\nno\n");
-    assert!(process.signal(15).is_err(), "it has ended");
+    assert!(process.signal(15).is_err(), "the process has ended");
 
     let mut process = place.spawn(&echo.output(Output::Piped)).unwrap();
     let mut text = String::new();
@@ -109,7 +109,7 @@ fn output_goes_where_it_was_told_to() {
 #[test]
 fn a_stopped_process_leaves_nothing_of_its_group() {
     let place = Place::local().unwrap();
-    // The shell ends at once and leaves a child, which keeps the pipe open for as long as it lives.
+    // The shell ends at once. Its child keeps the pipe open until `stop` kills the process group.
     let script = Launch::new("sh").args(["-c", "sleep 1000 & exit 0"]).output(Output::Piped);
     let mut process = place.spawn(&script).unwrap();
     let mut pipe = process.take_stdout().unwrap();

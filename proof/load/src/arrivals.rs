@@ -1,41 +1,41 @@
-//! When requests are meant to be sent in the open loop: a process that knows nothing of replies.
+//! Intended send times of the open loop, which do not depend on replies.
 
 use crate::random::Random;
 
-/// How arrivals are spaced.
+/// Distribution of the gaps between arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spacing {
-    /// Independent arrivals: exponential gaps.
+    /// Exponential gaps: independent arrivals.
     Poisson,
     /// Equal gaps.
     Constant,
 }
 
-/// A seeded sequence of intended send times, in nanoseconds since time zero of the run.
+/// A seeded sequence of intended send times, in ns since time zero of the run.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     spacing: Spacing,
     random: Random,
     rate_per_s: f64,
-    /// Fractions of a nanosecond are kept, or high rates would drift. Infinite at rate 0.
+    /// Keeps fractions of a ns, without which high rates would drift. Infinite at rate 0.
     next_ns: f64,
 }
 
 impl Arrivals {
-    /// The process from time zero on, at `rate_per_s` arrivals a second.
+    /// Arrivals from time zero on, at `rate_per_s` a second over this sequence.
     pub fn new(spacing: Spacing, rate_per_s: f64, random: Random) -> Arrivals {
         let mut arrivals = Arrivals { spacing, random, rate_per_s: 0.0, next_ns: f64::INFINITY };
         arrivals.set_rate(0, rate_per_s);
         arrivals
     }
 
-    /// Changes the rate from `at_ns` on. Arrivals before `at_ns` must have been taken already.
+    /// Changes the rate from `at_ns` on. Take all arrivals before `at_ns` first.
     pub fn set_rate(&mut self, at_ns: u64, rate_per_s: f64) {
         self.rate_per_s = rate_per_s.max(0.0);
         self.next_ns = at_ns as f64 + self.gap_ns();
     }
 
-    /// The next arrival, if there will be one.
+    /// The next arrival, or `None` at rate 0.
     pub fn peek(&self) -> Option<u64> {
         self.next_ns.is_finite().then_some(self.next_ns as u64)
     }
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn poisson_has_the_rate_and_the_spread_of_its_law() {
+    fn poisson_arrivals_have_the_mean_and_variance_of_the_distribution() {
         let times = take_all(&mut Arrivals::new(Spacing::Poisson, 10_000.0, Random::new(5, 2)), 20 * SECOND);
         let mut per_10ms = vec![0f64; 2000];
         for t in &times {

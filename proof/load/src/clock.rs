@@ -14,18 +14,16 @@ pub fn cpu_ns() -> u64 {
 
 fn nanoseconds(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
-    // Both clocks count from a start in the past: never negative.
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// Time since time zero of a run.
+/// Time since time zero of a run, which is `zero_ns` on the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     zero_ns: u64,
 }
 
 impl Clock {
-    /// Counts from `zero_ns` of the monotonic clock.
     pub fn new(zero_ns: u64) -> Clock {
         Clock { zero_ns }
     }

@@ -1,4 +1,4 @@
-//! What a run is to do.
+//! Options of a run.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,26 +11,26 @@ use crate::control::{Command, Order};
 use crate::protocol::store::{Space, VERSIONED_VALUE_SIZE_MIN};
 use crate::random::mix;
 
-/// The most connections of one generator: a client host has no more ports for one server.
+/// Limit of connections of one generator: the local ports of a client host to one server address.
 pub const CONNECTIONS_MAX: u32 = 60_000;
-/// The most threads.
+/// Limit of threads.
 pub const THREADS_MAX: u32 = 64;
-/// The most keys: their table takes 8 bytes each.
+/// Limit of keys; each takes 8 bytes of a table.
 pub const KEYS_MAX: u32 = 1 << 26;
 
-/// What requests look like.
+/// The protocol of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speech {
     /// memcached's text protocol, get and set.
     Memcached,
     /// redis's protocol, GET and SET.
     Redis,
-    /// Payloads that come back.
+    /// Payloads that the server sends back.
     Echo,
 }
 
 impl Speech {
-    /// Whether it is about keys and their values.
+    /// Whether requests read and write keys.
     pub fn has_keys(self) -> bool {
         self != Speech::Echo
     }
@@ -46,48 +46,48 @@ impl fmt::Display for Speech {
     }
 }
 
-/// What makes a request be sent.
+/// What triggers a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Loop {
-    /// Time: arrivals at `rate_per_s`, whatever the replies do.
+    /// Arrivals at `rate_per_s` trigger requests, independent of replies.
     Open {
-        /// Arrivals a second over all connections, until a command changes it.
+        /// Arrivals a second over all connections, until the command `rate` changes it.
         rate_per_s: f64,
-        /// Their spacing.
+        /// Distribution of the gaps between arrivals.
         spacing: Spacing,
     },
-    /// The reply to the request before, on each connection.
+    /// On each connection, the previous reply triggers the next request.
     Closed,
 }
 
-/// Which connection an arrival goes to.
+/// Which connection sends an arrival's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assignment {
-    /// Each in turn.
+    /// The connections in turn.
     RoundRobin,
-    /// Any, by the seed.
+    /// A random connection, drawn from the seed.
     Random,
 }
 
-/// What is done about the key space before the run (memcached, redis).
+/// Preparation of the key space before the run (memcached, redis).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
-    /// Every key is set, then read back and compared.
+    /// Set every key, then read all back and compare.
     Set,
-    /// Every key is read and compared; another generator set them.
+    /// Read and compare every key, which another generator has set.
     Verify,
-    /// Nothing.
+    /// Neither set nor read any key.
     Skip,
 }
 
-/// Helpers that connections can be moved to between two requests.
+/// Helpers to which connections can move.
 #[derive(Clone, Debug, Default)]
 pub struct Helpers {
-    /// Their link ports; connections are spread over them in turn.
+    /// The helpers' link ports, over which connections are spread in turn.
     pub addresses: Vec<SocketAddr>,
-    /// The key that they accept of clients. Without one, they must be on loopback.
+    /// The clients' key. Without a key, the helpers must be on loopback.
     pub key: Option<Key>,
-    /// Whether links to them are encrypted.
+    /// Encryption of links to the helpers.
     pub encryption: Encryption,
 }
 
@@ -102,50 +102,50 @@ impl Helpers {
     }
 }
 
-/// Connections that are sessions of the client library: they outlive the link ports that carry them.
+/// Connections that are sessions of the client library, which outlive their carriers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
-    /// The server's own link port: each session's last way, or its only one.
+    /// The server's link port: each session's last route, or its only one.
     pub link: Option<SocketAddr>,
-    /// All begin on the first helper, and the others stand by; otherwise they are spread over all helpers.
+    /// All sessions begin on the first helper, and the others are spares. False spreads sessions over all helpers.
     pub standby: bool,
-    /// They begin at the server, and go to helpers and back by themselves.
+    /// Sessions begin at the server, and the client library's policy moves them to helpers and back.
     pub relief: Option<SelfRelief>,
 }
 
-/// Sessions that go to helpers when replies are later than the SLA, and come back, as the client library decides.
+/// Sessions that the client library's policy moves to helpers when replies exceed the SLA, and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SelfRelief {
-    /// So many connections are those of one process, which decides for itself.
+    /// Connections of one simulated client process. Each process has a policy of its own.
     pub group: u32,
-    /// So many helpers are asked for their load before one is chosen.
+    /// Number of helpers whose load is compared before one is chosen.
     pub asked: usize,
 }
 
-/// Everything about a run but where its output goes.
+/// All options of a run except its inputs and outputs.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The server's ordinary port, or a helper's raw port.
+    /// The server's ordinary port, or a helper's port for plain clients.
     pub server: SocketAddr,
-    /// For moves; for sessions, their ways.
+    /// Helpers for moves; for sessions, their routes.
     pub helpers: Helpers,
-    /// Connections are sessions; plain, or moved as a whole, without it.
+    /// Makes connections sessions. Without it they are plain, or moved as a whole.
     pub sessions: Option<Sessions>,
-    /// The protocol.
+    /// The protocol of requests.
     pub speech: Speech,
-    /// 1 to [`CONNECTIONS_MAX`].
+    /// Number of connections, 1 to [`CONNECTIONS_MAX`].
     pub connections: u32,
-    /// 1 to [`THREADS_MAX`], and no more than connections.
+    /// Number of threads, 1 to [`THREADS_MAX`], at most one for each connection.
     pub threads: u32,
     /// Open or closed loop.
     pub pacing: Loop,
-    /// Of arrivals to connections.
+    /// Assignment of arrivals to connections.
     pub assignment: Assignment,
-    /// From time zero to the last arrival; without it, until a `stop`.
+    /// Time from time zero to the last arrival. `None` runs until the command `stop`.
     pub duration: Option<Duration>,
-    /// Left out of the totals.
+    /// Time from time zero on that the totals leave out.
     pub warmup: Duration,
-    /// How long sent requests may remain unanswered after the end before they count as lost.
+    /// Time after the end until unanswered requests count as lost.
     pub drain: Duration,
     /// Number of keys, 1 to [`KEYS_MAX`].
     pub keys: u32,
@@ -153,35 +153,34 @@ pub struct Config {
     pub key_size: usize,
     /// Length of a value or payload, 1 byte to 1 MiB.
     pub value_size: usize,
-    /// Exponent of the Zipf law, below 10; without it all keys are equally likely.
+    /// Exponent of the Zipf distribution, at most 10. `None` makes all keys equally likely.
     pub zipf: Option<f64>,
     /// Fraction of gets; the others are sets.
     pub get_ratio: f64,
     /// This generator is number `share.0` of `share.1` that set keys of the same space at the same time.
     pub share: (u32, u32),
-    /// Before the run.
+    /// Preparation of the key space before the run.
     pub fill: Fill,
-    /// Of everything random.
+    /// Seed of all random draws.
     pub seed: u64,
-    /// Later replies are late.
+    /// Replies that take longer are late.
     pub sla: Duration,
     /// Width of the bins: 1 ms to 1 s, and a divisor of 1 s.
     pub bin: Duration,
-    /// Requests that may wait in the client, over all connections.
+    /// Limit of requests that wait in the client, over all connections.
     pub queue: u32,
-    /// Time between two connections' moves, where a command does not say.
+    /// Default time between the moves of two connections.
     pub pace: Duration,
-    /// Commands by time.
+    /// Scheduled commands.
     pub schedule: Vec<Order>,
-    /// Connections that go away are no failure of the run.
+    /// Lost connections do not make the run a failure.
     pub allow_resets: bool,
-    /// Wait for the command `start` once everything is connected.
+    /// Waits for the command `start` when all connections are open.
     pub hold: bool,
 }
 
 impl Config {
-    /// A run against `server` with everything else at its default: memcached, 50 connections, open loop, 1000
-    /// requests a second for 10 seconds.
+    /// A run against `server` with defaults: memcached, 50 connections, an open loop of 1,000 requests a second, 10 s.
     pub fn new(server: SocketAddr) -> Config {
         Config {
             server,
@@ -213,7 +212,7 @@ impl Config {
         }
     }
 
-    /// The link ports of session `number`, in the order in which it tries them. None where there are no sessions.
+    /// The routes of session `number` in the order of attempts; empty without sessions.
     pub(crate) fn routes(&self, number: usize) -> Vec<LinkTarget> {
         let Some(Sessions { link, standby, .. }) = self.sessions else { return Vec::new() };
         let mut routes = self.helpers.targets();
@@ -223,18 +222,18 @@ impl Config {
         routes
     }
 
-    /// Where sessions are direct that go to helpers by themselves, and how they do; none where they do not.
+    /// The server's link port and the policy's options, for sessions that the client library's policy moves.
     pub(crate) fn self_relief(&self) -> Option<(SocketAddr, SelfRelief)> {
         let sessions = self.sessions?;
         sessions.link.zip(sessions.relief)
     }
 
-    /// Its keys and values.
+    /// The key space that follows from the seed and the sizes.
     pub fn space(&self) -> Space {
         Space { seed: mix(self.seed), key_size: self.key_size, value_size: self.value_size }
     }
 
-    /// Says what cannot be, and what to do about it.
+    /// Checks that the options fit together. The error names the option and a value to give instead.
     pub fn check(&self) -> Result<(), String> {
         let within = |what: &str, value: f64, low: f64, high: f64| match (low..=high).contains(&value) {
             true => Ok(()),
@@ -264,7 +263,7 @@ impl Config {
         let (index, of) = self.share;
         if index >= of || u64::from(of) * u64::from(self.threads) > u64::from(self.keys) {
             return Err(format!(
-                "--share is {index}/{of}; count from 0, and give at least a key to each thread"
+                "--share is {index}/{of}; count from 0, and give --keys at least one key for each thread"
             ));
         }
         if self.speech.has_keys() && self.get_ratio < 1.0 && self.value_size < VERSIONED_VALUE_SIZE_MIN {
@@ -275,7 +274,10 @@ impl Config {
         }
         let moves_to_helper = self.schedule.iter().any(|order| order.command.needs_helper());
         if moves_to_helper && self.helpers.addresses.is_empty() {
-            return Err("the schedule moves connections to a helper: give its link port with --helper".into());
+            return Err(
+                "the schedule moves connections to a helper: give the helper's link port with --helper"
+                    .into(),
+            );
         }
         let own_link = self.sessions.and_then(|sessions| sessions.link);
         if self.sessions.is_some() && own_link.is_none() {
@@ -284,7 +286,8 @@ impl Config {
             }
             if self.schedule.iter().any(|order| order.command.needs_server()) {
                 return Err(
-                    "the schedule moves sessions to the server: give its link port with --link".into()
+                    "the schedule moves sessions to the server: give the server's link port with --link"
+                        .into(),
                 );
             }
         }
@@ -292,15 +295,16 @@ impl Config {
             within("--group", relief.group.into(), 1.0, CONNECTIONS_MAX.into())?;
             if own_link.is_none() {
                 return Err(
-                    "sessions that decide for themselves begin at the server: give its link port with --link"
-                        .into(),
+                    "--relief starts sessions at the server: give the server's link port with --link".into(),
                 );
             }
             if self.schedule.iter().any(|order| matches!(order.command, Command::Move { .. })) {
-                return Err("the schedule moves sessions that decide for themselves: use `relief on` and `relief off`".into());
+                return Err("--relief moves the sessions: schedule `relief:on` instead of `move`".into());
             }
         } else if self.schedule.iter().any(|order| matches!(order.command, Command::Relief(_))) {
-            return Err("`relief` is for sessions that decide for themselves: give --relief".into());
+            return Err(
+                "the schedule contains `relief`, which needs sessions with a policy: give --relief".into()
+            );
         }
         let mut link_ports = self.helpers.addresses.iter().chain(&own_link);
         if self.helpers.key.is_none() && !link_ports.all(|address| address.ip().is_loopback()) {
@@ -310,7 +314,7 @@ impl Config {
             );
         }
         if self.pacing == Loop::Closed && self.schedule.iter().any(|o| o.command.needs_open_loop()) {
-            return Err("a closed loop has no rate: leave --closed out, or `rate` out of the schedule".into());
+            return Err("a closed loop has no rate: omit --closed, or `rate` in the schedule".into());
         }
         Ok(())
     }
@@ -321,45 +325,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_allowed_and_errors_name_the_option() {
+    fn the_defaults_are_valid_and_errors_name_the_option() {
         let config = Config::new("127.0.0.1:11211".parse().unwrap());
         assert_eq!(config.check(), Ok(()));
-        let complaint = |change: fn(&mut Config)| {
+        let error = |change: fn(&mut Config)| {
             let mut config = config.clone();
             change(&mut config);
             config.check().unwrap_err()
         };
-        assert!(complaint(|c| c.connections = 0).contains("--connections"));
-        assert!(complaint(|c| c.threads = 51).contains("--threads"));
-        assert!(complaint(|c| c.bin = Duration::from_millis(300)).contains("--bin"));
-        assert!(complaint(|c| c.share = (2, 2)).contains("--share"));
-        assert!(complaint(|c| (c.get_ratio, c.value_size) = (0.9, 7)).contains("--value-size"));
-        assert!(complaint(|c| c.schedule = Order::parse("1s=move:helper").unwrap()).contains("--helper"));
+        assert!(error(|c| c.connections = 0).contains("--connections"));
+        assert!(error(|c| c.threads = 51).contains("--threads"));
+        assert!(error(|c| c.bin = Duration::from_millis(300)).contains("--bin"));
+        assert!(error(|c| c.share = (2, 2)).contains("--share"));
+        assert!(error(|c| (c.get_ratio, c.value_size) = (0.9, 7)).contains("--value-size"));
+        assert!(error(|c| c.schedule = Order::parse("1s=move:helper").unwrap()).contains("--helper"));
         let remote = |c: &mut Config| c.helpers.addresses.push("10.0.0.9:11411".parse().unwrap());
-        assert!(complaint(remote).contains("--client-key"));
-        assert!(complaint(|c| c.sessions = Some(Sessions::default())).contains("--helper, or --link"));
+        assert!(error(remote).contains("--client-key"));
+        assert!(error(|c| c.sessions = Some(Sessions::default())).contains("--helper, or --link"));
         let remote = |c: &mut Config| {
             c.sessions =
                 Some(Sessions { link: Some("10.0.0.9:11411".parse().unwrap()), ..Sessions::default() });
         };
-        assert!(complaint(remote).contains("--client-key"));
-        let nowhere = |c: &mut Config| {
+        assert!(error(remote).contains("--client-key"));
+        let without_link = |c: &mut Config| {
             c.helpers.addresses.push("127.0.0.1:11411".parse().unwrap());
             c.sessions = Some(Sessions::default());
             c.schedule = Order::parse("1s=move:direct").unwrap();
         };
-        assert!(complaint(nowhere).contains("--link"));
+        assert!(error(without_link).contains("--link"));
     }
 
     #[test]
-    fn sessions_are_spread_over_helpers_and_have_the_server_last() {
+    fn sessions_are_spread_over_helpers_and_end_with_the_server() {
         let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         let mut config = Config::new(address(1));
         assert!(config.routes(0).is_empty());
         config.helpers.addresses = vec![address(2), address(3)];
         config.sessions = Some(Sessions { link: Some(address(4)), ..Sessions::default() });
-        let ports =
-            |config: &Config, n| config.routes(n).iter().map(|way| way.address.port()).collect::<Vec<_>>();
+        let ports = |config: &Config, n| {
+            config.routes(n).iter().map(|route| route.address.port()).collect::<Vec<_>>()
+        };
         assert_eq!(
             [ports(&config, 0), ports(&config, 1), ports(&config, 2)],
             [[2, 3, 4], [3, 2, 4], [2, 3, 4]]

@@ -1,26 +1,26 @@
-//! Why a run could not be begun or finished.
+//! Errors that prevent a run or end it early.
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-/// Sorted by who can do something about it.
+/// Why a run did not start or did not finish: the options, the server, or this machine.
 #[derive(Debug)]
 pub enum Error {
-    /// The options do not fit together; the text says which and what to give instead.
+    /// The options do not fit together. The text names them and what to give instead.
     Usage(String),
-    /// The server could not be reached, or did not behave before the run began.
+    /// The server could not be reached, or answered wrongly before the run.
     Server {
-        /// Which.
+        /// The server's address.
         address: SocketAddr,
-        /// What happened.
+        /// The failed operation.
         what: String,
     },
-    /// This machine refused something.
+    /// A system call failed.
     System {
-        /// What was tried, and what to do.
+        /// The failed operation and the next step.
         what: String,
-        /// The kernel's reason.
+        /// The kernel's error.
         cause: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! The key space before the run: every key set, then read back and compared.
+//! Fills the key space before a run: sets every key, then reads all back and compares.
 
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,19 +8,19 @@ use crate::error::Error;
 use crate::protocol::excerpt;
 use crate::protocol::store::{Dialect, Space};
 
-/// Bytes of requests, or of expected replies, under way at a time: pipelined, but never more than the socket
-/// buffers of both ends hold, so that neither end can wait for the other for ever.
-const UNDER_WAY_MAX: usize = 32 * 1024;
-/// A server that says nothing for so long is given up. Generous: it may be small and busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Limit of pipelined bytes of requests or replies. The socket buffers of both ends hold more, so that the ends cannot
+/// deadlock by both waiting to send.
+const PIPELINED_BYTES_MAX: usize = 32 * 1024;
+/// Timeout of connects, reads and writes, with room for a small, busy server.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Sets (if `set`) and then verifies all `keys` of `space` in version 0.
+/// Sets (if `set`), then reads and compares, the first `keys` keys of `space` in version 0.
 pub fn fill<D: Dialect>(server: SocketAddr, space: &Space, keys: u32, set: bool) -> Result<(), Error> {
-    let stream = TcpStream::connect_timeout(&server, PATIENCE)
+    let stream = TcpStream::connect_timeout(&server, TIMEOUT)
         .and_then(|stream| {
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            stream.set_write_timeout(Some(TIMEOUT))?;
             Ok(stream)
         })
         .map_err(|e| Error::server(server, format!("cannot connect to fill the key space: {e}")))?;
@@ -44,7 +44,7 @@ struct Filler<'a> {
 }
 
 impl Filler<'_> {
-    /// Sends a request for every key, in portions, and compares all that comes back.
+    /// Sends a request for every key, in pipelined portions, and compares all replies.
     fn exchange(
         &mut self,
         space: &Space,
@@ -57,18 +57,18 @@ impl Filler<'_> {
         while key < keys {
             requests.clear();
             expected.clear();
-            while key < keys && requests.len().max(expected.len()) < UNDER_WAY_MAX {
+            while key < keys && requests.len().max(expected.len()) < PIPELINED_BYTES_MAX {
                 push(key, &mut requests, &mut expected);
                 key += 1;
             }
             got.clear();
             got.resize(expected.len(), 0);
             let failed = |e| {
-                let hint = "is it the server that was named, and does it have the memory for the key space?";
+                let hint = "check the server's address and protocol, and that its memory holds the key space";
                 Error::server(self.server, format!("while filling the key space ({what}): {e}; {hint}"))
             };
             self.output.write_all(&requests).map_err(failed)?;
-            read_alike(&mut self.input, &expected, &mut got).map_err(failed)?;
+            read_until_difference(&mut self.input, &expected, &mut got).map_err(failed)?;
             if let Some(at) = (0..got.len()).find(|&at| got[at] != expected[at]) {
                 let line = |bytes: &[u8]| excerpt(&bytes[at.saturating_sub(40).min(bytes.len())..]);
                 let mut last = Vec::new();
@@ -77,7 +77,7 @@ impl Filler<'_> {
                     self.server,
                     format!(
                         "wrong reply to a {what} at or before key {}: expected {}, got {}; is the server's \
-                         memory large enough for {keys} keys? do other values lie under these keys?",
+                         memory large enough for {keys} keys, and do these keys hold values of another run?",
                         last.escape_ascii(),
                         line(&expected),
                         line(&got)
@@ -89,12 +89,12 @@ impl Filler<'_> {
     }
 }
 
-/// Reads until `got` is full or differs from `expected`: after a difference there may be nothing more to come.
-fn read_alike(input: &mut impl Read, expected: &[u8], got: &mut [u8]) -> std::io::Result<()> {
+/// Reads until `got` is full or differs from `expected`. After a difference, further bytes may never come.
+fn read_until_difference(input: &mut impl Read, expected: &[u8], got: &mut [u8]) -> std::io::Result<()> {
     let mut done = 0;
     while done < got.len() {
         let count = match input.read(&mut got[done..]) {
-            // A read with a time limit is interrupted even by a process that is stopped and goes on.
+            // SIGSTOP and SIGCONT interrupt a read that has a timeout.
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
             other => other?,
         };

@@ -1,18 +1,17 @@
-//! Latencies as sorted pairs of value and count: small in JSON, and merged exactly.
+//! Latencies as sorted pairs of value and count, which are small in JSON and merge exactly.
 
 use serde::{Deserialize, Serialize};
 
-/// A log-linear ("HDR") histogram that stores only the values that occurred: exact to 1 µs below 2048 µs, and
-/// to 11 significant bits (0.05 %) above. Two histograms merge without loss, whoever recorded them.
+/// A log-linear ("HDR") histogram that stores only the values that occurred: exact to 1 µs below 2,048 µs, and to 11
+/// significant bits (0.05 %) above. Histograms merge without loss.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Histogram {
-    /// (value in µs, count), values ascending and different, counts above 0.
+    /// (value in µs, count): values strictly ascending, counts above 0.
     pairs: Vec<(u64, u64)>,
 }
 
-/// The largest value of the step that `value_us` falls into: what the histogram stores for it. Never below
-/// `value_us`, so that a quantile is never reported better than it was.
+/// The value that the histogram stores for `value_us`: the largest of its step, so that quantiles are never too low.
 pub fn quantize(value_us: u64) -> u64 {
     let bits = u64::BITS - value_us.leading_zeros();
     let dropped = bits.saturating_sub(11);
@@ -43,57 +42,56 @@ impl Histogram {
             return;
         }
         let mut merged = Vec::with_capacity(self.pairs.len() + other.pairs.len());
-        let mut ours = self.pairs.iter().copied().peekable();
+        let mut own_pairs = self.pairs.iter().copied().peekable();
         for &(value, count) in &other.pairs {
-            while let Some(pair) = ours.next_if(|pair| pair.0 < value) {
+            while let Some(pair) = own_pairs.next_if(|pair| pair.0 < value) {
                 merged.push(pair);
             }
-            let same = ours.next_if(|pair| pair.0 == value).map_or(0, |pair| pair.1);
+            let same = own_pairs.next_if(|pair| pair.0 == value).map_or(0, |pair| pair.1);
             merged.push((value, count + same));
         }
-        merged.extend(ours);
+        merged.extend(own_pairs);
         self.pairs = merged;
     }
 
-    /// How many values were recorded.
+    /// Number of recorded values.
     pub fn count(&self) -> u64 {
         self.pairs.iter().map(|p| p.1).sum()
     }
 
-    /// How many of them are above `value_us`.
+    /// Number of recorded values above `value_us`.
     pub fn count_above(&self, value_us: u64) -> u64 {
         self.pairs.iter().filter(|p| p.0 > value_us).map(|p| p.1).sum()
     }
 
-    /// The smallest stored value that at least the fraction `q` (0 to 1) of all values do not exceed, in µs.
-    /// 0 when nothing was recorded.
+    /// The smallest stored value in µs that at least the fraction `q` (0 to 1) of all values do not exceed; 0 if empty.
     pub fn quantile_us(&self, q: f64) -> u64 {
         self.quantile_of(q, self.count())
     }
 
-    /// The same, had there been `total` values of which those not recorded never ended: `u64::MAX` where the
-    /// quantile falls among those. This is how unanswered requests count in a percentile.
+    /// Like [`Histogram::quantile_us`] of `total` values, of which those not recorded are infinite: `u64::MAX` if the
+    /// quantile falls among them. Unanswered requests count in percentiles this way.
     pub fn quantile_of(&self, q: f64, total: u64) -> u64 {
         if total == 0 {
             return 0;
         }
-        let wanted = ((q * total as f64).ceil() as u64).clamp(1, total);
-        let mut seen = 0;
+        let rank = ((q * total as f64).ceil() as u64).clamp(1, total);
+        let mut counted = 0;
         for (value, count) in &self.pairs {
-            seen += count;
-            if seen >= wanted {
+            counted += count;
+            if counted >= rank {
                 return *value;
             }
         }
         u64::MAX
     }
 
-    /// The largest value, in µs; 0 when nothing was recorded.
+    /// The largest value in µs; 0 if empty.
     pub fn max_us(&self) -> u64 {
         self.pairs.last().map_or(0, |p| p.0)
     }
 
-    /// The mean, in µs; 0 when nothing was recorded.
+    /// The mean in µs; 0 if empty.
     pub fn mean_us(&self) -> f64 {
         let sum: f64 = self.pairs.iter().map(|p| p.0 as f64 * p.1 as f64).sum();
         sum / (self.count().max(1) as f64)
@@ -121,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_exact_below_and_fine_above() {
+    fn small_values_are_exact_and_large_ones_within_a_thousandth() {
         for value in [0, 1, 999, 2047] {
             assert_eq!(quantize(value), value);
         }
@@ -163,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ended_counts_as_infinite() {
+    fn unrecorded_values_of_a_total_count_as_infinite() {
         let mut histogram = Histogram::default();
         histogram.record(100, 98);
         assert_eq!(histogram.quantile_of(0.98, 100), 100);

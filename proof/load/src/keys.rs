@@ -1,32 +1,31 @@
-//! Which key a request asks for: all alike, or a few asked for most of the time (Zipf).
+//! Popularity of keys: uniform or Zipf.
 
 use std::sync::Arc;
 
 use crate::random::Random;
 
-/// Draws key numbers in O(1): one random number and one table entry (Walker's alias method), so that the
-/// draw costs the same for the hottest and the coldest key. Clones share the table.
+/// Draws key numbers in O(1) by Walker's alias method, so that all keys cost the same. Clones share the table.
 #[derive(Clone, Debug)]
 pub struct Keys {
     count: u32,
-    /// Empty for a uniform choice.
+    /// Empty for uniform popularity.
     table: Arc<[Slot]>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// Of 2^32 draws of this slot, so many mean the slot's own key; the others mean `other`.
+    /// The probability, times 2^32, that a draw of this slot gives the slot's own key instead of `other`.
     own: u32,
     other: u32,
 }
 
 impl Keys {
-    /// Every one of `count` keys is equally likely. `count` must not be 0.
+    /// `count` equally likely keys. `count` must not be 0.
     pub fn uniform(count: u32) -> Keys {
         Keys { count, table: Arc::from([]) }
     }
 
-    /// Key `k` (from 0) is asked for in proportion to 1 / (k + 1)^`exponent`. `count` must not be 0.
+    /// Key `k` (from 0) has a probability proportional to 1 / (k + 1)^`exponent`. `count` must not be 0.
     pub fn zipf(count: u32, exponent: f64) -> Keys {
         let weights: Vec<f64> = (1..=count).map(|rank| f64::from(rank).powf(-exponent)).collect();
         let total: f64 = weights.iter().sum();
@@ -46,7 +45,7 @@ impl Keys {
         Keys { count, table: table.into() }
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -76,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn zipf_follows_its_law() {
+    fn zipf_draws_follow_the_distribution() {
         let (count, exponent, draws) = (1000, 0.99, 1_000_000);
         let counts = counts(&Keys::zipf(count, exponent), draws);
         let total: f64 = (1..=count).map(|rank| f64::from(rank).powf(-exponent)).sum();

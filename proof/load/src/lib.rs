@@ -1,11 +1,11 @@
 //! Load generator that verifies every reply.
 //!
-//! One thread drives thousands of connections, at most one request outstanding on each, and compares every byte
-//! that comes back with what it must be. In the open loop requests are due at the times of a seeded process;
-//! latency counts from then, also when the request had to wait in the client. Everything is reported in bins by
-//! that intended time, in a form that the reports of several generators can be merged exactly.
+//! One thread drives thousands of connections, with at most one outstanding request on each, and compares every byte of
+//! the replies with the expected one. In the open loop, a seeded process determines the intended send time of each
+//! request, and latency counts from that time, also when the request waits in the client. Figures are reported in bins
+//! by intended send time, so that the reports of several generators merge exactly.
 //!
-//! [`run()`] does a run, [`config::Config`] says what it is, [`report`] holds what it measured.
+//! [`run()`] executes a run, [`config::Config`] holds its options, [`report`] its measurements.
 
 pub mod arrivals;
 mod clock;
@@ -31,8 +31,8 @@ pub use error::Error;
 pub use report::Report;
 pub use run::{Surroundings, run};
 
-/// Whether a run must count as failed: replies were wrong or lost, or (unless allowed) connections went away.
-/// Being slow is not a failure.
+/// Whether a run has failed: replies were wrong or lost, or connections were lost although
+/// [`Config::allow_resets`] is false. Late replies are not a failure.
 pub fn failed(config: &Config, report: &Report) -> bool {
     let everything = report.span(0, u64::MAX).summary();
     everything.wrong > 0

@@ -1,4 +1,4 @@
-//! For people: a line a second while the run lasts, a table at its end.
+//! Output for people: a line each second during the run, and a table at its end.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -6,8 +6,8 @@ use std::io::Write;
 use crate::config::Config;
 use crate::report::{Bin, Bins, Report, Summary};
 
-/// Tells how the run goes, once a second. Figures are by *intended* time, so a second's line is written when
-/// its replies have had a moment to come; those that come later still count, in the final table.
+/// Writes the run's progress, one line for each second of *intended* send time. A line is written 200 ms after its
+/// second, to wait for replies; later replies count in the final table.
 pub struct Progress {
     out: Box<dyn Write + Send>,
     connections: u32,
@@ -16,8 +16,7 @@ pub struct Progress {
     helped_now: u32,
 }
 
-/// A second is told so long after its end.
-const WAIT_MS: u64 = 200;
+const LINE_DELAY_MS: u64 = 200;
 
 impl Progress {
     /// Writes the head of the table.
@@ -37,7 +36,7 @@ impl Progress {
         progress
     }
 
-    /// Takes what was seen since the last call.
+    /// Adds the figures since the last call and writes the seconds that are due.
     pub fn update(&mut self, now_ns: u64, bins: &[Bin], helped_now: u32) {
         self.helped_now = helped_now;
         for bin in bins {
@@ -45,24 +44,24 @@ impl Progress {
             self.seconds.add(&Bin { at_ms, ..bin.clone() });
         }
         let now_ms = now_ns / 1_000_000;
-        while now_ms >= (self.next_s + 1) * 1000 + WAIT_MS {
-            self.tell_second();
+        while now_ms >= (self.next_s + 1) * 1000 + LINE_DELAY_MS {
+            self.write_second();
         }
     }
 
-    /// Writes the seconds that are still owed.
+    /// Writes the remaining seconds.
     pub fn finish(&mut self) {
         while self.seconds.iter().any(|bin| bin.at_ms >= self.next_s * 1000) {
-            self.tell_second();
+            self.write_second();
         }
     }
 
-    /// Writes something that happened.
+    /// Writes an event.
     pub fn note(&mut self, at_ns: u64, what: &str) {
         self.line(&format!("{:>5.1}  {what}", at_ns as f64 / 1e9));
     }
 
-    fn tell_second(&mut self) {
+    fn write_second(&mut self) {
         let second = self.seconds.at(self.next_s * 1000).clone();
         let mut line = row(&second.summary());
         let _ = write!(line, " {:>6}/{}", self.helped_now, self.connections);
@@ -71,7 +70,7 @@ impl Progress {
     }
 
     fn line(&mut self, text: &str) {
-        // Nobody reading is no reason to end a run.
+        // A closed output does not end the run.
         let _ = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
     }
 }
@@ -96,7 +95,7 @@ fn row(second: &Summary) -> String {
     )
 }
 
-/// `–` where the percentile falls among requests that got no right reply.
+/// `–` if the percentile falls among requests without a right reply.
 fn milliseconds(us: Option<u64>) -> String {
     us.map_or("–".into(), |us| format!("{:.3}", us as f64 / 1000.0))
 }
@@ -104,13 +103,13 @@ fn milliseconds(us: Option<u64>) -> String {
 /// The final table.
 pub fn table(report: &Report) -> String {
     let total = &report.total;
-    let spent_s = (report.duration_ms.saturating_sub(report.warmup_ms) as f64 / 1000.0).max(1e-9);
+    let measured_s = (report.duration_ms.saturating_sub(report.warmup_ms) as f64 / 1000.0).max(1e-9);
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<12} {value}");
     };
-    line("offered", format!("{} ({:.0}/s)", total.offered, total.offered as f64 / spent_s));
-    line("answered", format!("{} ({:.0}/s)", total.answered, total.answered as f64 / spent_s));
+    line("offered", format!("{} ({:.0}/s)", total.offered, total.offered as f64 / measured_s));
+    line("answered", format!("{} ({:.0}/s)", total.answered, total.answered as f64 / measured_s));
     let sla_ms = report.sla_us as f64 / 1000.0;
     let share = total.on_time_share * 100.0;
     line("on time", format!("{} ({share:.3} % within {sla_ms} ms)", total.on_time));
@@ -118,7 +117,7 @@ pub fn table(report: &Report) -> String {
     line("never sent", format!("{} dropped, {} at the end", total.dropped, total.unsent));
     line("failures", format!("{} wrong, {} lost, {} resets", total.wrong, total.lost, total.resets));
     if report.sessions {
-        line("carried on", format!("{} times by another link port, or anew by the same", total.carried_on));
+        line("carried on", format!("{} times by another carrier", total.carried_on));
     }
     let percentiles = [
         ("p50", total.p50_us),

@@ -1,4 +1,4 @@
-//! What the generator says to a server and what it must hear back.
+//! Protocols: the requests that the generator sends, and the check of their replies.
 
 pub mod echo;
 pub mod memcached;
@@ -7,55 +7,54 @@ pub mod store;
 
 use crate::random::{Random, mix};
 
-/// A request as it is drawn; it may wait before it is sent.
+/// A drawn request, which may wait before it is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// The key (memcached, redis) or the payload's number (echo).
     pub key: u32,
-    /// Changes the server's data.
+    /// Whether the request changes the server's data.
     pub write: bool,
 }
 
-/// A request that was sent, with what its reply must be checked against.
+/// A sent request, with what the check of its reply needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// What was asked.
+    /// The request.
     pub request: Request,
-    /// Of a write: the version written. Of a read: the oldest version the reply may carry.
+    /// For a write, the version written. For a read, the oldest version that the reply may carry.
     pub version: u64,
 }
 
-/// What the bytes received since a request was sent amount to.
+/// Result of checking the bytes received since a request was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// More bytes must come.
+    /// The reply is not complete.
     Incomplete,
-    /// The right reply, this many bytes long.
+    /// The right reply, with its length in bytes.
     Right(usize),
-    /// A well-formed reply of this many bytes that is not the right one.
+    /// A well-formed, wrong reply, with its length in bytes.
     Wrong(usize),
-    /// Not a reply, or its end cannot be told: the connection is of no more use.
+    /// Not a reply, or a reply without a known end: close the connection.
     Garbled,
 }
 
-/// One protocol, as one thread speaks it. All randomness comes from the seed.
+/// One thread's state of a protocol. All random draws come from the seed.
 pub trait Protocol {
     /// Draws the next request.
     fn draw(&mut self) -> Request;
 
-    /// Appends the request's bytes to `out`. Called when it is about to be sent.
+    /// Appends the request's bytes to `out`. Call it immediately before sending.
     fn encode(&mut self, request: Request, out: &mut Vec<u8>) -> Sent;
 
-    /// Judges `reply`, all bytes received since `sent` was sent. `Right` and `Wrong` end the request; the
-    /// protocol is not asked about it again.
+    /// Checks `reply`, all bytes received since `sent` was sent. Call it again with more bytes only after `Incomplete`.
     fn check(&mut self, sent: &Sent, reply: &[u8]) -> Verdict;
 
-    /// Says what is wrong with a reply, for people. Not on any fast path.
+    /// Describes what is wrong with a reply, for people. Slow.
     fn explain(&self, sent: &Sent, reply: &[u8]) -> String;
 }
 
-/// Fills `out` with bytes that follow from `seed`, `key` and `version` and from nothing else: what was stored
-/// under one name can never pass for what was stored under another.
+/// Fills `out` with bytes that depend only on `seed`, `key` and `version`, so that a value of another key or version is
+/// detected.
 pub(crate) fn derive(seed: u64, key: u32, version: u64, out: &mut [u8]) {
     let mut random = Random::new(seed ^ mix(u64::from(key)), version);
     let mut chunks = out.chunks_exact_mut(8);

@@ -1,31 +1,30 @@
-//! Requests that wait in the client because their connection is busy.
+//! Requests that wait in the client until their connection is idle.
 
 use crate::protocol::Request;
 
 const NONE: u32 = u32::MAX;
 
-/// The requests waiting for one connection, oldest first. The entries live in a [`Pool`].
+/// The waiting requests of one connection, oldest first: a linked list of entries in a [`Pool`].
 #[derive(Clone, Copy, Debug)]
-pub struct Line {
+pub struct Queue {
     head: u32,
     tail: u32,
 }
 
-impl Default for Line {
-    fn default() -> Line {
-        Line { head: NONE, tail: NONE }
+impl Default for Queue {
+    fn default() -> Queue {
+        Queue { head: NONE, tail: NONE }
     }
 }
 
-impl Line {
-    /// Whether nobody waits.
+impl Queue {
     pub fn is_empty(&self) -> bool {
         self.head == NONE
     }
 }
 
-/// Room for a fixed number of waiting requests, shared by all connections of a thread. It grows to its bound
-/// once and is never given back: nothing is allocated per request.
+/// The waiting requests of all connections of a thread, up to a bound. Memory grows to the bound and is reused, so that
+/// requests do not allocate.
 #[derive(Debug)]
 pub struct Pool {
     entries: Vec<Entry>,
@@ -41,14 +40,13 @@ struct Entry {
 }
 
 impl Pool {
-    /// Room for `bound` requests, at most 2^32 − 1.
     pub fn new(bound: usize) -> Pool {
         Pool { entries: Vec::new(), free: NONE, bound: bound.min(NONE as usize) }
     }
 
-    /// Puts a request at the end of `line`; false when there is no room left.
+    /// Appends a request to `queue`; false at the bound.
     #[must_use]
-    pub fn push(&mut self, line: &mut Line, intended_ns: u64, request: Request) -> bool {
+    pub fn push(&mut self, queue: &mut Queue, intended_ns: u64, request: Request) -> bool {
         let entry = Entry { intended_ns, request, next: NONE };
         let index = match self.entries.get(self.free as usize) {
             Some(free) => {
@@ -63,20 +61,20 @@ impl Pool {
             }
             None => return false,
         };
-        if line.is_empty() {
-            line.head = index;
+        if queue.is_empty() {
+            queue.head = index;
         } else {
-            self.entries[line.tail as usize].next = index;
+            self.entries[queue.tail as usize].next = index;
         }
-        line.tail = index;
+        queue.tail = index;
         true
     }
 
-    /// Takes the request that has waited longest in `line`, with its intended time.
-    pub fn pop(&mut self, line: &mut Line) -> Option<(u64, Request)> {
-        let index = line.head;
+    /// Takes the oldest request of `queue`, with its intended send time.
+    pub fn pop(&mut self, queue: &mut Queue) -> Option<(u64, Request)> {
+        let index = queue.head;
         let entry = *self.entries.get(index as usize)?;
-        line.head = entry.next;
+        queue.head = entry.next;
         self.entries[index as usize].next = self.free;
         self.free = index;
         Some((entry.intended_ns, entry.request))
@@ -88,9 +86,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_keep_their_order_and_share_the_bound() {
+    fn queues_keep_their_order_and_share_the_bound() {
         let mut pool = Pool::new(5);
-        let (mut a, mut b) = (Line::default(), Line::default());
+        let (mut a, mut b) = (Queue::default(), Queue::default());
         let request = |key| Request { key, write: false };
         for round in 0..10u64 {
             assert!(pool.push(&mut a, round, request(1)));

@@ -1,33 +1,31 @@
-//! Random numbers from a seed: the same seed gives the same run, on every machine.
+//! Seeded random numbers, the same on every machine.
 
-/// Scrambles `value`; different inputs give unrelated outputs.
 pub fn mix(value: u64) -> u64 {
     spillway_parts::Random::new(value).word()
 }
 
-/// A generator with what load draws; good enough for load, never for secrets.
+/// A generator of random numbers, unfit for secrets.
 #[derive(Clone, Debug)]
 pub struct Random(spillway_parts::Random);
 
 impl Random {
-    /// A generator for `purpose` under `seed`; different purposes do not disturb each other.
+    /// A generator for `purpose` under `seed`. Generators of different purposes are independent.
     pub fn new(seed: u64, purpose: u64) -> Random {
         Random(spillway_parts::Random::new(mix(seed ^ mix(purpose))))
     }
 
-    /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0.word()
     }
 
-    /// Above 0, at most 1: its logarithm is finite.
+    /// Uniform in (0, 1], so that its logarithm is finite.
     pub fn unit(&mut self) -> f64 {
         ((self.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// Below `bound`, which must not be 0.
+    /// Uniform in `0..bound`. `bound` must not be 0.
     pub fn below(&mut self, bound: u32) -> u32 {
-        // Multiply and shift: the bias is below 2^-32 for 32-bit bounds.
+        // The bias of multiply and shift is below 2^-32 for 32-bit bounds.
         (((self.next_u64() >> 32) * u64::from(bound)) >> 32) as u32
     }
 }
@@ -37,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_repeats_and_purposes_differ() {
+    fn a_seed_repeats_its_numbers_and_purposes_differ() {
         let draw = |seed, purpose| {
             let mut random = Random::new(seed, purpose);
             (0..8).map(|_| random.next_u64()).collect::<Vec<_>>()
@@ -48,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn stays_in_its_ranges_and_is_even() {
+    fn draws_are_in_range_and_uniform() {
         let mut random = Random::new(1, 1);
         let mut counts = [0u32; 10];
         for _ in 0..100_000 {

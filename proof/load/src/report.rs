@@ -1,7 +1,7 @@
-//! What a run measured, in a form that several generators' runs can be merged exactly.
+//! Measurements of a run, in a form in which the runs of several generators merge exactly.
 //!
-//! Everything is counted in bins by the *intended* send time: a request that was meant to be sent at 3.42 s and
-//! answered at 9 s belongs to the bin at 3.4 s. Bins hold counts and sparse histograms, so merging is addition.
+//! Requests count in bins by *intended* send time: a request due at 3.42 s and answered at 9 s belongs to the bin at
+//! 3.4 s. Bins hold counts and sparse histograms, so that merging is addition.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::histogram::Histogram;
 
-/// Requests that went by one carrier. Every sent request is either answered or lost.
+/// Requests sent by one kind of carrier. Every sent request is either answered or lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carried {
-    /// Replies received, right or wrong.
+    /// Requests with a reply, right or wrong.
     pub answered: u64,
     /// Right replies that took longer than the SLA.
     pub late: u64,
-    /// Replies that were not, byte for byte, what they had to be.
+    /// Replies that differ from the expected bytes.
     pub wrong: u64,
-    /// Sent and never answered: the connection went away, or nothing came until the end of the drain.
+    /// Requests sent and not answered: the connection was lost, or the drain ended first.
     pub lost: u64,
-    /// Connections that the other side reset or closed, or that failed, in this bin's time.
+    /// Connections lost in this bin's time: reset, closed by the other side, or failed.
     pub resets: u64,
-    /// Of right replies, in µs, from the intended send time.
+    /// Latency of right replies from the intended send time, in µs.
     pub latency_us: Histogram,
 }
 
 impl Carried {
-    /// Requests that were sent.
+    /// Requests sent.
     pub fn sent(&self) -> u64 {
         self.answered + self.lost
     }
@@ -43,37 +43,36 @@ impl Carried {
     }
 }
 
-/// What was intended to be sent within one span of time, and what became of it.
+/// The requests with an intended send time in one span of time, and their outcomes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bin {
-    /// Where the span begins, in ms since time zero.
+    /// Start of the span, in ms since time zero.
     pub at_ms: u64,
-    /// Requests intended.
+    /// Requests due.
     pub offered: u64,
-    /// Not sent because too many waited in the client already.
+    /// Requests not sent because the client's queue was full.
     pub dropped: u64,
-    /// Still waiting in the client when the run ended, or longer than the run's end plus the SLA.
+    /// Requests that waited in the client until the end of the run plus the SLA, and were not sent.
     pub unsent: u64,
-    /// By plain connections.
+    /// Requests on plain connections, or on the server's own link port.
     pub direct: Carried,
-    /// Through a helper, over a link. (A *raw* helper port looks like a direct connection.)
+    /// Requests through a helper's link port. Those through a helper's port for plain clients count as direct.
     pub helped: Carried,
-    /// The generator's own fault: actual − intended send time where the connection was idle, in µs.
+    /// The generator's own delay: actual minus intended send time on idle connections, in µs.
     pub lag_us: Histogram,
-    /// Throughput: right replies that *came* within the span, whenever they were asked for.
+    /// Right replies *received* within the span (throughput), whatever their intended send time.
     #[serde(default)]
     pub replied: u64,
-    /// Of the wrong, those that came within the span and that nobody had asked for: more bytes than the reply, or
-    /// bytes while no reply was awaited.
+    /// Wrong replies, received within the span, to no request: bytes beyond a reply, or without a pending request.
     #[serde(default)]
     pub unasked: u64,
-    /// How often sessions went on by another carrier within the span: they had lost theirs, or were told to move.
+    /// Changes of carrier by sessions within the span, after a loss or by a command.
     #[serde(default)]
     pub carried_on: u64,
 }
 
 impl Bin {
-    /// Adds everything in `other`; keeps `at_ms`.
+    /// Adds everything in `other` except `at_ms`.
     pub fn merge(&mut self, other: &Bin) {
         self.offered += other.offered;
         self.dropped += other.dropped;
@@ -86,12 +85,12 @@ impl Bin {
         self.carried_on += other.carried_on;
     }
 
-    /// The figures people read.
+    /// The bin's totals and percentiles.
     pub fn summary(&self) -> Summary {
         let mut both = self.direct.clone();
         both.merge(&self.helped);
         let on_time = both.answered - both.late - both.wrong;
-        // Whoever got no right reply waited longer than any percentile can say.
+        // Requests without a right reply count as slower than all others.
         let settled = both.answered + both.lost + self.dropped + self.unsent;
         let quantile = |q| match both.latency_us.quantile_of(q, settled) {
             u64::MAX => None,
@@ -128,8 +127,8 @@ impl Bin {
     }
 }
 
-/// A span of time in the figures that people read. Percentiles are of *all* requests: what got no right reply
-/// counts as slower than anything, and a percentile that falls there is `None` (JSON `null`).
+/// Totals and percentiles of a span of time. Percentiles are of *all* requests: those without a right reply count as
+/// slower than all others, and a percentile that falls among them is `None` (JSON `null`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields are those of `Bin` and `Carried`, summed")]
 pub struct Summary {
@@ -137,7 +136,7 @@ pub struct Summary {
     pub offered: u64,
     pub sent: u64,
     pub answered: u64,
-    /// Of the answered, those through a helper.
+    /// Answered requests through a helper.
     pub helped: u64,
     /// Right replies within the SLA.
     pub on_time: u64,
@@ -147,16 +146,16 @@ pub struct Summary {
     pub dropped: u64,
     pub unsent: u64,
     pub resets: u64,
-    /// `on_time` by `offered`, 0 to 1.
+    /// `on_time` divided by `offered`, 0 to 1.
     pub on_time_share: f64,
     pub p50_us: Option<u64>,
     pub p90_us: Option<u64>,
     pub p99_us: Option<u64>,
     pub p999_us: Option<u64>,
     pub p9999_us: Option<u64>,
-    /// Of right replies.
+    /// Largest latency of a right reply.
     pub max_us: u64,
-    /// Of right replies.
+    /// Mean latency of right replies.
     pub mean_us: f64,
     pub lag_p50_us: u64,
     pub lag_p99_us: u64,
@@ -169,50 +168,50 @@ pub struct Summary {
     pub carried_on: u64,
 }
 
-/// Where connections are moved to.
+/// The carrier to which connections move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Target {
-    /// The server's ordinary port.
+    /// The server's ordinary port; for sessions, the server's link port.
     Direct,
-    /// A helper, over a link.
+    /// A helper's link port.
     Helper,
 }
 
-/// One move of connections, from the word to the last reply by the new carrier.
+/// One move of connections, from the command to the last connection's first reply by the new carrier.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Move {
-    /// Counts the run's moves, from 0; several generators that obey the same words count alike.
+    /// Number of the move in its run, from 0: the same in all generators that execute the same commands.
     pub id: u32,
-    /// Where to.
+    /// The new carrier.
     pub target: Target,
-    /// When the word was given, in µs since time zero.
+    /// Time of the command, in µs since time zero.
     pub given_us: u64,
     /// Time between the starts of two connections' moves, in µs.
     pub pace_us: f64,
-    /// Connections that this move concerned: those that were elsewhere, at most as many as were asked for.
+    /// Connections to move: those on another carrier, at most the command's `count`.
     pub connections: u32,
-    /// Of these, those that could not be moved, and stayed or fell back.
+    /// Connections among these that did not move, or fell back.
     pub failed: u32,
-    /// Each moved connection's first reply by the new carrier, in µs since the word was given, ascending.
+    /// Times of the moved connections' first replies by the new carrier, in µs since the command, ascending.
     pub first_replies_us: Vec<u64>,
-    /// False when the run ended, or another move began, before all had moved and had a reply.
+    /// False if the run ended, or another move began, before every connection had its first reply.
     pub complete: bool,
 }
 
 impl Move {
-    /// From relief on to the last moved connection's first reply, in ms.
+    /// Time from the command to the last of the first replies, in ms.
     pub fn moved_ms(&self) -> f64 {
         self.first_replies_us.last().map_or(0.0, |&us| us as f64 / 1000.0)
     }
 
-    /// Adds the connections of another generator (or thread) that obeyed the same word.
+    /// Adds the connections of another generator or thread that executed the same command.
     pub fn merge(&mut self, other: &Move) {
         let earlier = self.given_us.min(other.given_us);
         let since = |m: &Move| m.given_us - earlier;
-        let (ours, theirs) = (since(self), since(other));
-        self.first_replies_us.iter_mut().for_each(|us| *us += ours);
-        self.first_replies_us.extend(other.first_replies_us.iter().map(|us| us + theirs));
+        let (own_delay_us, other_delay_us) = (since(self), since(other));
+        self.first_replies_us.iter_mut().for_each(|us| *us += own_delay_us);
+        self.first_replies_us.extend(other.first_replies_us.iter().map(|us| us + other_delay_us));
         self.first_replies_us.sort_unstable();
         self.given_us = earlier;
         self.connections += other.connections;
@@ -221,10 +220,10 @@ impl Move {
     }
 }
 
-/// A name that somebody gave to a moment.
+/// A named time, recorded by the command `mark`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// In µs since time zero.
+    /// The time, in µs since time zero.
     pub at_us: u64,
     /// The name.
     pub name: String,
@@ -233,55 +232,54 @@ pub struct Mark {
 /// A whole run: the final JSON document.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Who was asked, and how: as given to the generator.
+    /// The server's address as given to the generator.
     pub server: String,
     /// `memcached`, `redis` or `echo`.
     pub protocol: String,
-    /// Connections.
+    /// Number of connections.
     pub connections: u32,
-    /// They are sessions.
+    /// Whether connections are sessions.
     #[serde(default)]
     pub sessions: bool,
-    /// A reply later than this is late, in µs.
+    /// Replies that take longer than this are late, in µs.
     pub sla_us: u64,
     /// Width of the bins, in ms.
     pub bin_ms: u64,
-    /// Bins that begin earlier than this are left out of `total`, in ms since time zero.
+    /// `total` omits bins that begin earlier, in ms since time zero.
     pub warmup_ms: u64,
-    /// Time zero on this machine's monotonic clock, in ns: bins of generators on one machine that were started
-    /// with the same time zero merge exactly.
+    /// Time zero on this machine's monotonic clock, in ns. Bins of generators with the same time zero merge exactly.
     pub zero_monotonic_ns: u64,
-    /// Time zero since 1970, in ms.
+    /// Time zero, in ms since 1970.
     pub zero_unix_ms: u64,
-    /// From time zero to the end of arrivals, in ms.
+    /// Time from time zero to the end of arrivals, in ms.
     pub duration_ms: u64,
-    /// CPU time of the whole generator from time zero to the end of the drain, in ms.
+    /// CPU time of the generator's process from time zero to the end of the drain, in ms.
     pub cpu_ms: f64,
-    /// All bins after the warm-up together.
+    /// Sum of all bins after the warm-up.
     pub total: Summary,
-    /// The same per second of the run, warm-up included.
+    /// Sums for each second of the run, warm-up included.
     pub seconds: Vec<Summary>,
-    /// Moves, in the order of their words.
+    /// Moves, in the order of their commands.
     pub moves: Vec<Move>,
-    /// Marks, in order.
+    /// Marks, in the order of their times.
     pub marks: Vec<Mark>,
-    /// What connections that go to helpers by themselves have decided first, for people.
+    /// The first decisions of the client library's policy, for people.
     #[serde(default)]
     pub decisions: Vec<String>,
-    /// The first few things that went wrong, for people.
+    /// The first problems of the run, for people.
     pub troubles: Vec<String>,
-    /// Everything measured, bin by bin, ascending; empty bins are left out.
+    /// All non-empty bins, in the order of their times.
     pub bins: Vec<Bin>,
 }
 
-/// The most `decisions` a report keeps.
+/// Limit of `decisions` in a report.
 pub const DECISIONS_MAX: usize = 256;
-/// The most `troubles` a report keeps.
+/// Limit of `troubles` in a report.
 pub const TROUBLES_MAX: usize = 16;
 
 impl Report {
-    /// Adds another generator's run with the same time zero, bin width and SLA. The figures are then what one
-    /// generator with all the connections would have reported.
+    /// Adds another generator's run with the same time zero, bin width and SLA, as if one generator had had all
+    /// connections.
     pub fn merge(&mut self, other: &Report) {
         self.connections += other.connections;
         self.duration_ms = self.duration_ms.max(other.duration_ms);
@@ -289,10 +287,10 @@ impl Report {
         let mut bins = Bins::default();
         self.bins.iter().chain(&other.bins).for_each(|bin| bins.add(bin));
         self.bins = bins.into_vec();
-        for theirs in &other.moves {
-            match self.moves.iter_mut().find(|m| m.id == theirs.id && m.target == theirs.target) {
-                Some(ours) => ours.merge(theirs),
-                None => self.moves.push(theirs.clone()),
+        for other_move in &other.moves {
+            match self.moves.iter_mut().find(|m| m.id == other_move.id && m.target == other_move.target) {
+                Some(own_move) => own_move.merge(other_move),
+                None => self.moves.push(other_move.clone()),
             }
         }
         self.marks
@@ -316,7 +314,7 @@ impl Report {
         self.seconds = seconds.into_vec().iter().map(Bin::summary).collect();
     }
 
-    /// All bins that begin within `from_ms..to_ms`, together.
+    /// Sum of the bins that begin within `from_ms..to_ms`.
     pub fn span(&self, from_ms: u64, to_ms: u64) -> Bin {
         let mut sum = Bin { at_ms: from_ms, ..Bin::default() };
         let within = |bin: &&Bin| (from_ms..to_ms).contains(&bin.at_ms);
@@ -325,7 +323,7 @@ impl Report {
     }
 }
 
-/// Bins by their time.
+/// Bins by their start.
 #[derive(Clone, Debug, Default)]
 pub struct Bins {
     bins: BTreeMap<u64, Bin>,
@@ -353,39 +351,39 @@ impl Bins {
     }
 }
 
-/// One line for a controlling program. Times are in µs since time zero unless they say otherwise.
+/// One line of output for a controlling program. Times in `_us` are since time zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// Everything is connected (and filled); the run begins now, or at the word `start` with `--hold`.
+    /// The key space is filled and all connections are open. The run starts now, or by `start` with `--hold`.
     Ready {
-        /// Connections that are open.
+        /// Number of open connections.
         connections: u32,
     },
     /// Time zero is set.
     Start {
-        /// On this machine's monotonic clock, in ns.
+        /// Time zero on this machine's monotonic clock, in ns.
         zero_monotonic_ns: u64,
-        /// Since 1970, in ms.
+        /// Time zero, in ms since 1970.
         zero_unix_ms: u64,
     },
-    /// What came to light since the last such line. To be *added* to what is known of these bins.
+    /// Figures since the last such line. *Add* them to earlier figures of the same bins.
     Bins {
-        /// When this was gathered.
+        /// Time of this line.
         at_us: u64,
         /// Connections on a helper now.
         helped_now: u32,
-        /// The additions.
+        /// The figures to add.
         bins: Vec<Bin>,
     },
     /// A command took effect.
     Command {
-        /// When it was given.
+        /// The command's time.
         at_us: u64,
-        /// The command, as `control` reads it.
+        /// The command in the syntax of [`crate::control::Command::parse`].
         command: String,
     },
-    /// A move is over: all moved and answered, or superseded, or the run ended.
+    /// A move ended: all connections have a first reply or failed, another move began, or the run ended.
     Moved {
         /// The move.
         #[serde(rename = "move")]
@@ -393,21 +391,21 @@ pub enum Event {
         /// See [`Move::moved_ms`].
         moved_ms: f64,
     },
-    /// Connections that go to helpers by themselves have decided something.
+    /// The client library's policy decided.
     Decided {
-        /// When.
+        /// Time of the decision.
         at_us: u64,
-        /// What.
+        /// The decision, for people.
         what: String,
     },
-    /// Something went wrong; said at most a few times.
+    /// A problem. Each worker thread reports its first 8.
     Trouble {
-        /// When.
+        /// Time of the problem.
         at_us: u64,
-        /// What.
+        /// The problem, for people.
         what: String,
     },
-    /// The last line: the report without its bins, which the `bins` lines have already told.
+    /// The last line: the report without its bins, which the `bins` lines contain.
     End {
         /// The report.
         report: Box<Report>,
@@ -432,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn two_generators_merge_into_what_one_would_say() {
+    fn two_merged_reports_equal_one_generators_report() {
         let mut one = report(vec![bin(0, 100, 50), bin(900, 300, 50)]);
         let two = report(vec![bin(900, 200, 80), bin(1000, 900, 20)]);
         one.merge(&two);
@@ -450,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_count_what_got_no_right_reply() {
+    fn percentiles_count_requests_without_a_right_reply() {
         let mut bin = bin(0, 100, 97);
         bin.offered = 100;
         bin.direct.lost = 1;
@@ -463,8 +461,8 @@ mod tests {
     }
 
     #[test]
-    fn moves_merge_from_the_earliest_word() {
-        let part = |given_us, replies: &[u64]| Move {
+    fn merged_moves_count_from_the_earliest_command() {
+        let thread_move = |given_us, replies: &[u64]| Move {
             id: 0,
             target: Target::Helper,
             given_us,
@@ -474,14 +472,14 @@ mod tests {
             first_replies_us: replies.to_vec(),
             complete: true,
         };
-        let mut whole = part(1_000_000, &[10_000, 70_000]);
-        whole.merge(&part(1_000_500, &[20_000, 69_800]));
+        let mut whole = thread_move(1_000_000, &[10_000, 70_000]);
+        whole.merge(&thread_move(1_000_500, &[20_000, 69_800]));
         assert_eq!(whole.first_replies_us, [10_000, 20_500, 70_000, 70_300]);
         assert_eq!((whole.connections, whole.moved_ms()), (4, 70.3));
     }
 
     #[test]
-    fn events_are_read_back_as_written() {
+    fn events_round_trip_through_json() {
         let event = Event::Bins { at_us: 5, helped_now: 0, bins: vec![bin(100, 5000, 3)] };
         let text = serde_json::to_string(&event).unwrap();
         assert!(text.starts_with(r#"{"event":"bins""#), "{text}");

@@ -1,4 +1,4 @@
-//! A run: what is done before it, and its threads.
+//! A run: its preparation and its threads.
 
 mod steering;
 mod surroundings;
@@ -22,12 +22,12 @@ use crate::report::Report;
 use crate::signals::Signals;
 use crate::worker::wake_fd;
 
-/// Words from workers that may be under way before workers wait.
-const NEWS_MAX: usize = 1024;
+/// Messages from workers in the channel; a worker blocks while it is full.
+const WORKER_MESSAGES_MAX: usize = 1024;
 /// Descriptors for everything but connections.
 const SPARE_DESCRIPTORS: u64 = 64;
 
-/// Runs `config` to its end and reports. Wrong and lost replies are part of the report, not an error.
+/// Executes a run and returns its report. Wrong and lost replies are in the report, and not an error.
 pub fn run(config: &Config, surroundings: Surroundings) -> Result<Report, Error> {
     config.check().map_err(Error::Usage)?;
     let signals = if surroundings.signals { Some(Signals::catch()?) } else { None };
@@ -40,12 +40,11 @@ pub fn run(config: &Config, surroundings: Surroundings) -> Result<Report, Error>
             Speech::Echo => {}
         }
     }
-    let told = Arc::new(wake_fd()?);
-    let (tell, news) = sync_channel(NEWS_MAX);
-    let workers = start_workers(config, &told, &tell)?;
-    let mut steering = Steering::new(config, surroundings, signals, told, workers);
-    let outcome = steering.drive(&news);
-    // Workers that still run end when they are told to; the others have ended.
+    let steering_wake = Arc::new(wake_fd()?);
+    let (to_steering, from_workers) = sync_channel(WORKER_MESSAGES_MAX);
+    let workers = start_workers(config, &steering_wake, &to_steering)?;
+    let mut steering = Steering::new(config, surroundings, signals, steering_wake, workers);
+    let outcome = steering.drive(&from_workers);
     if outcome.is_ok() {
         steering.workers.drain(..).try_for_each(WorkerHandle::join)?;
     }
@@ -53,13 +52,13 @@ pub fn run(config: &Config, surroundings: Surroundings) -> Result<Report, Error>
 }
 
 fn raise_descriptor_limit(config: &Config) -> Result<(), Error> {
-    // A moved connection keeps its direct one; a session has a descriptor of its own beside its carrier's.
-    let twice = !config.helpers.addresses.is_empty() || config.sessions.is_some();
-    // One that decides for itself asks helpers at times, and a process has its own descriptor.
-    let decides = config.self_relief().is_some();
-    let per_connection = if decides {
+    // A moved connection keeps its direct socket; a session has a descriptor besides its carrier's.
+    let has_carriers = !config.helpers.addresses.is_empty() || config.sessions.is_some();
+    // A session with a policy also has sockets for helpers' load, and its group a descriptor.
+    let has_policy = config.self_relief().is_some();
+    let per_connection = if has_policy {
         4
-    } else if twice {
+    } else if has_carriers {
         2
     } else {
         1

@@ -1,26 +1,23 @@
-//! How a thread that sends and receives tells what it saw: one word per request, sorted out elsewhere.
+//! Measurements of a worker thread: one 64-bit sample per request, which the steering thread adds up in bins.
 
 use crate::report::{Bin, Bins, Target};
 
-/// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
-    /// A right reply within the SLA.
+    /// A right reply within the SLA; `Late` is one after the SLA.
     OnTime = 0,
-    /// A right reply, too late.
     Late = 1,
-    /// A wrong reply.
     Wrong = 2,
-    /// Sent, never answered.
+    /// Sent, and not answered.
     Lost = 3,
-    /// Never sent: too many waited.
+    /// Not sent: the client's queue was full.
     Dropped = 4,
-    /// Never sent: the run ended.
+    /// Not sent: the run ended.
     Unsent = 5,
-    /// Not an outcome: how long after the intended time an idle connection was used.
+    /// Not an outcome: the delay from the intended to the actual send time on an idle connection.
     Lag = 6,
-    /// Not an outcome: a connection went away.
+    /// Not an outcome: a connection was lost.
     Reset = 7,
 }
 
@@ -28,12 +25,12 @@ const VALUE_BITS: u32 = 36;
 const VALUE_MAX: u64 = (1 << VALUE_BITS) - 1;
 const BIN_MAX: u64 = (1 << 24) - 1;
 
-/// A request's bin, carrier, outcome and time in one word, so that sorting gathers what belongs together.
+/// A request's bin, carrier, outcome and time, packed so that sorting groups samples of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sample(u64);
 
 impl Sample {
-    /// Bins above 2^24 and times above 19 hours are cut off there.
+    /// Clamps bins to 2^24 − 1 and times to 19 hours.
     pub fn new(bin: u64, carrier: Target, outcome: Outcome, value_us: u64) -> Sample {
         let carrier = u64::from(carrier == Target::Helper);
         let head = bin.min(BIN_MAX) << 4 | carrier << 3 | outcome as u64;
@@ -45,12 +42,12 @@ impl Sample {
     }
 }
 
-/// How many there were in each bin, as (bin, count).
+/// Counts of one kind of event, as (bin, count).
 #[derive(Clone, Debug, Default)]
 pub struct Counts(Vec<(u64, u64)>);
 
 impl Counts {
-    /// Counts one in `bin`. What is counted comes in order of time, so bins come in runs.
+    /// Counts an event in `bin`. Events come in the order of time, so equal bins are adjacent.
     pub fn add(&mut self, bin: u64) {
         match self.0.last_mut() {
             Some(last) if last.0 == bin => last.1 += 1,
@@ -59,23 +56,22 @@ impl Counts {
     }
 }
 
-/// What one thread saw since it last told.
+/// Measurements of one thread since the last message with samples.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    /// In the order of events.
-    pub words: Vec<Sample>,
+    pub list: Vec<Sample>,
     /// Arrivals, by intended time.
     pub offered: Counts,
-    /// Right replies, by the time at which they came.
+    /// Right replies, by time of receipt.
     pub replied: Counts,
-    /// Wrong replies that nobody had asked for, likewise.
+    /// Wrong replies to no request, by time of receipt.
     pub unasked: Counts,
-    /// Sessions that were carried on elsewhere, likewise.
+    /// Changes of carrier by sessions, by their time.
     pub carried_on: Counts,
 }
 
 impl Samples {
-    /// Adds up everything into `bins`, whose width is `bin_ms`.
+    /// Adds the measurements to `bins` of width `bin_ms`.
     pub fn sort_into(&mut self, bin_ms: u64, bins: &mut Bins) {
         let mut count = |counts: &Counts, figure: fn(&mut Bin) -> &mut u64| {
             for &(bin, count) in &counts.0 {
@@ -86,8 +82,8 @@ impl Samples {
         count(&self.replied, |bin| &mut bin.replied);
         count(&self.unasked, |bin| &mut bin.unasked);
         count(&self.carried_on, |bin| &mut bin.carried_on);
-        self.words.sort_unstable();
-        for run in self.words.chunk_by(|a, b| a.bin() == b.bin()) {
+        self.list.sort_unstable();
+        for run in self.list.chunk_by(|a, b| a.bin() == b.bin()) {
             let bin = bins.at(run[0].bin() * bin_ms);
             for same in run.chunk_by(|a, b| a == b) {
                 add(bin, same[0], same.len() as u64);
@@ -122,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_outcome_lands_in_its_bin_and_carrier() {
+    fn every_outcome_counts_in_its_bin_and_carrier() {
         use Outcome::*;
         let mut samples = Samples::default();
         for (bin, carrier, outcome, value) in [
@@ -137,7 +133,7 @@ mod tests {
             (2, Target::Direct, Lag, 12),
             (2, Target::Helper, Reset, 0),
         ] {
-            samples.words.push(Sample::new(bin, carrier, outcome, value));
+            samples.list.push(Sample::new(bin, carrier, outcome, value));
         }
         (0..9).for_each(|_| samples.offered.add(2));
         samples.offered.add(7);

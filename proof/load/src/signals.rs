@@ -1,4 +1,4 @@
-//! Signals as commands: stop, move to the helper, move back.
+//! Signals as commands: stop, move to helpers, move back.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,46 +14,49 @@ use crate::control::Command;
 use crate::error::Error;
 use crate::report::Target;
 
-/// Catches four signals of this process until it is dropped. Before the run begins, and once a stop was asked
-/// for, SIGINT and SIGTERM end the process at once: there is nothing to wait for, or no patience to.
+/// Catches SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 until dropped. Before the run starts, and after a first stop, SIGINT
+/// and SIGTERM end the process at once.
 #[derive(Debug)]
 pub struct Signals {
     wake: UnixStream,
     caught: [(i32, Arc<AtomicBool>); 4],
-    at_once: Arc<AtomicBool>,
+    ends_process: Arc<AtomicBool>,
     registered: Vec<SigId>,
 }
 
 impl Signals {
-    /// Catches SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 from now on.
     pub fn catch() -> Result<Signals, Error> {
         Signals::register().map_err(|e| Error::system("cannot catch signals", e))
     }
 
     fn register() -> io::Result<Signals> {
-        let (wake, woken) = UnixStream::pair()?;
+        let (wake, wake_end) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         let caught = [SIGINT, SIGTERM, SIGUSR1, SIGUSR2].map(|signal| (signal, Arc::default()));
-        let at_once = Arc::new(AtomicBool::new(true));
-        let mut signals = Signals { wake, caught, at_once, registered: Vec::new() };
+        let ends_process = Arc::new(AtomicBool::new(true));
+        let mut signals = Signals { wake, caught, ends_process, registered: Vec::new() };
         for (signal, flag) in &signals.caught {
-            // Actions run in this order: the flag is up when the wake-up comes.
+            // Actions run in the order of registration: the flag is set before the wake-up.
             if [SIGINT, SIGTERM].contains(signal) {
-                let at_once = signals.at_once.clone();
-                signals.registered.push(flag::register_conditional_shutdown(*signal, 128 + signal, at_once)?);
+                let ends_process = signals.ends_process.clone();
+                signals.registered.push(flag::register_conditional_shutdown(
+                    *signal,
+                    128 + signal,
+                    ends_process,
+                )?);
             }
             signals.registered.push(flag::register(*signal, flag.clone())?);
-            signals.registered.push(low_level::pipe::register(*signal, woken.try_clone()?)?);
+            signals.registered.push(low_level::pipe::register(*signal, wake_end.try_clone()?)?);
         }
         Ok(signals)
     }
 
-    /// From now on a first SIGINT or SIGTERM is a command.
-    pub fn begun(&self) {
-        self.at_once.store(false, Ordering::Relaxed);
+    /// Makes the next SIGINT or SIGTERM a `stop` command.
+    pub fn run_started(&self) {
+        self.ends_process.store(false, Ordering::Relaxed);
     }
 
-    /// What was caught since the last call.
+    /// The commands of signals caught since the last call.
     pub fn take(&mut self) -> Vec<Command> {
         let mut bytes = [0u8; 64];
         while matches!(self.wake.read(&mut bytes), Ok(count) if count == bytes.len()) {}
@@ -65,7 +68,7 @@ impl Signals {
                     SIGUSR1 => to(Target::Helper),
                     SIGUSR2 => to(Target::Direct),
                     _ => {
-                        self.at_once.store(true, Ordering::Relaxed);
+                        self.ends_process.store(true, Ordering::Relaxed);
                         Command::Stop
                     }
                 });
@@ -76,7 +79,7 @@ impl Signals {
 }
 
 impl AsFd for Signals {
-    /// Readable when `take` has something.
+    /// Readable when `take` returns commands.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }

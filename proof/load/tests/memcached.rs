@@ -1,4 +1,4 @@
-//! Against the real memcached.
+//! Runs against the real memcached.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use common::{Memcached, Steered, config, run};
+use common::{ControlledRun, Memcached, config, run};
 use spillway_load::config::{Config, Fill, Loop};
 use spillway_load::control::Order;
 use spillway_load::report::{Bins, Event};
@@ -21,7 +21,7 @@ fn assert_flawless(config: &Config, report: &spillway_load::Report) {
 }
 
 #[test]
-fn open_loop_gets_and_sets_are_all_right() {
+fn open_loop_gets_and_sets_get_right_replies() {
     let Some(memcached) = Memcached::start() else { return };
     let mut config = config(memcached.address);
     (config.get_ratio, config.threads) = (0.8, 2);
@@ -35,7 +35,7 @@ fn open_loop_gets_and_sets_are_all_right() {
 }
 
 #[test]
-fn the_same_seed_offers_the_same_in_every_bin() {
+fn a_seed_repeats_the_arrivals_of_every_bin() {
     let Some(memcached) = Memcached::start() else { return };
     let mut config = config(memcached.address);
     config.schedule = Order::parse("200ms=rate:3000").unwrap();
@@ -49,7 +49,7 @@ fn the_same_seed_offers_the_same_in_every_bin() {
 }
 
 #[test]
-fn closed_loop_and_other_sizes() {
+fn closed_loops_of_several_sizes_get_right_replies() {
     let Some(memcached) = Memcached::start() else { return };
     for (key_size, value_size, get_ratio) in [(8, 1, 1.0), (250, 8, 0.5), (32, 200_000, 0.9)] {
         let mut config = config(memcached.address);
@@ -65,29 +65,29 @@ fn events_add_up_to_the_report() {
     let Some(memcached) = Memcached::start() else { return };
     let mut config = config(memcached.address);
     (config.duration, config.hold) = (None, true);
-    let mut steered = Steered::start(&config);
-    let lines = steered.lines.clone();
+    let mut controlled = ControlledRun::start(&config);
+    let lines = controlled.lines.clone();
     lines.wait_for("ready", |event| matches!(event, Event::Ready { connections: 40 }));
-    steered.say("rate 5\nstart\n");
+    controlled.command("rate 5\nstart\n");
     lines.wait_for("start", |event| matches!(event, Event::Start { .. }));
-    steered.say("rate 2000\nma");
-    steered.say("rk half\nmove helper\n");
+    controlled.command("rate 2000\nma");
+    controlled.command("rk half\nmove helper\n");
     lines.wait_for("bins", |event| matches!(event, Event::Bins { bins, .. } if bins[0].direct.answered > 50));
-    let report = steered.stop();
+    let report = controlled.stop();
     let events = lines.events();
-    let mut told = Bins::default();
+    let mut sum = Bins::default();
     for event in &events {
         if let Event::Bins { bins, .. } = event {
-            bins.iter().for_each(|bin| told.add(bin));
+            bins.iter().for_each(|bin| sum.add(bin));
         }
     }
-    assert_eq!(told.into_vec(), report.bins);
+    assert_eq!(sum.into_vec(), report.bins);
     let troubles: Vec<_> = events
         .iter()
         .filter_map(|e| if let Event::Trouble { what, .. } = e { Some(what) } else { None })
         .collect();
     assert_eq!(troubles.len(), 2, "{troubles:?}");
-    assert!(troubles[0].contains("not begun") && troubles[1].contains("--helper"), "{troubles:?}");
+    assert!(troubles[0].contains("not started") && troubles[1].contains("--helper"), "{troubles:?}");
     assert_eq!(report.marks[0].name, "half");
     assert!(matches!(events.last(), Some(Event::End { report }) if report.bins.is_empty()));
 }
@@ -99,17 +99,17 @@ fn two_generators_share_a_key_space_and_merge() {
     for index in 0..2 {
         let mut config = config(memcached.address);
         (config.share, config.get_ratio, config.seed) = ((index, 2), 0.5, 1);
-        // One fills, then both set and get at the same time, each its own keys.
+        // The first generator fills the key space. Then both set and get at the same time, each setting its own keys.
         config.fill = if index == 0 { Fill::Set } else { Fill::Verify };
         config.hold = true;
-        let steered = Steered::start(&config);
-        steered.lines.wait_for("ready", |event| matches!(event, Event::Ready { .. }));
-        parts.push((config, steered));
+        let controlled = ControlledRun::start(&config);
+        controlled.lines.wait_for("ready", |event| matches!(event, Event::Ready { .. }));
+        parts.push((config, controlled));
     }
     let zero = spillway_load::monotonic_ns() + 50_000_000;
-    parts.iter_mut().for_each(|(_, steered)| steered.say(&format!("start {zero}\n")));
-    let mut reports = parts.into_iter().map(|(config, steered)| {
-        let report = steered.report();
+    parts.iter_mut().for_each(|(_, controlled)| controlled.command(&format!("start {zero}\n")));
+    let mut reports = parts.into_iter().map(|(config, controlled)| {
+        let report = controlled.report();
         assert_flawless(&config, &report);
         report
     });
@@ -121,12 +121,12 @@ fn two_generators_share_a_key_space_and_merge() {
 }
 
 #[test]
-fn a_value_changed_behind_our_back_is_caught() {
+fn a_value_changed_by_another_client_is_detected() {
     let Some(memcached) = Memcached::start() else { return };
     let mut config = config(memcached.address);
     config.keys = 10;
     assert_flawless(&config, &run(&config));
-    // Flip one bit of one value: find any key, and store what lies under it, altered.
+    // Alter the value of one key, which `metadump` finds, by a byte.
     let mut stream = TcpStream::connect(memcached.address).unwrap();
     stream.write_all(b"lru_crawler metadump all\r\n").unwrap();
     let mut dump = Vec::new();
@@ -144,8 +144,8 @@ fn a_value_changed_behind_our_back_is_caught() {
     let report = run(&config);
     assert!(report.total.wrong > 0 && failed(&config, &report), "{:?}", report.total);
     config.fill = Fill::Verify;
-    let complaint = spillway_load::run(&config, Surroundings::default()).unwrap_err().to_string();
-    assert!(complaint.contains("wrong reply"), "{complaint}");
+    let error = spillway_load::run(&config, Surroundings::default()).unwrap_err().to_string();
+    assert!(error.contains("wrong reply"), "{error}");
     stream.write_all(format!("delete {key}\r\n").as_bytes()).unwrap();
     stream.read_exact(&mut [0; 9]).unwrap();
     config.fill = Fill::Skip;
@@ -155,14 +155,14 @@ fn a_value_changed_behind_our_back_is_caught() {
 }
 
 #[test]
-fn a_server_that_dies_costs_resets_and_one_that_returns_is_used_again() {
+fn a_killed_server_resets_connections_which_reopen_after_its_restart() {
     let Some(mut memcached) = Memcached::start() else { return };
     let mut config = config(memcached.address);
     (config.duration, config.pacing) = (None, Loop::Closed);
-    // What returns is empty: only the connections count here, not the values.
+    // The restarted server is empty. This test checks its connections, not its values.
     config.keys = 1;
-    let steered = Steered::start(&config);
-    let lines = &steered.lines;
+    let controlled = ControlledRun::start(&config);
+    let lines = &controlled.lines;
     let answered = |wrong| {
         move |event: &Event| match event {
             Event::Bins { bins, .. } => {
@@ -176,8 +176,8 @@ fn a_server_that_dies_costs_resets_and_one_that_returns_is_used_again() {
     lines.wait_for("trouble", |event| matches!(event, Event::Trouble { .. }));
     let address = memcached.address;
     let _memcached = Memcached::start_on(address).unwrap();
-    lines.wait_for("(missing) answers by the new server", answered(true));
-    let report = steered.stop();
+    lines.wait_for("replies (misses) of the new server", answered(true));
+    let report = controlled.stop();
     assert!(report.total.resets >= 40, "{:?}", report.total);
     assert!(report.total.lost <= report.total.resets, "{:?}", report.total);
     assert!(failed(&config, &report));

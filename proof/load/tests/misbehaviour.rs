@@ -1,4 +1,4 @@
-//! Servers that do what no server should, and addresses of both families.
+//! Faulty servers, and both address families.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn echoes_are_right_on_both_address_families() {
 }
 
 #[test]
-fn one_flipped_bit_is_caught() {
+fn a_flipped_bit_is_detected() {
     let messages = AtomicU32::new(0);
     let serve = move |stream| {
         echo_back(stream, |bytes| {
@@ -51,7 +51,7 @@ fn one_flipped_bit_is_caught() {
 }
 
 #[test]
-fn bytes_that_nobody_asked_for_are_caught() {
+fn bytes_without_a_request_are_detected() {
     let serve = |mut stream: std::net::TcpStream| {
         use std::io::Write;
         let _ = stream.write_all(b"hello");
@@ -63,8 +63,8 @@ fn bytes_that_nobody_asked_for_are_caught() {
 }
 
 #[test]
-fn silence_is_lost_or_unsent_and_the_run_ends() {
-    // Accepts (the kernel does) and never reads.
+fn requests_to_a_silent_server_are_lost_or_unsent() {
+    // The kernel accepts connections, and the server never reads.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut config = echo_config(listener.local_addr().unwrap());
     (config.drain, config.queue) = (Duration::from_millis(200), 100);
@@ -73,14 +73,14 @@ fn silence_is_lost_or_unsent_and_the_run_ends() {
     assert_eq!((total.answered, total.lost, total.unsent), (0, 8, 100), "{total:?}");
     assert_eq!(total.offered, total.lost + total.unsent + total.dropped);
     assert_eq!((total.p50_us, total.resets), (None, 0));
-    assert!(failed(&config, &report), "a reply that never comes is lost, also without a reset");
+    assert!(failed(&config, &report), "an unanswered request is a failure without a reset too");
     config.allow_resets = true;
-    assert!(failed(&config, &report), "and no reset explains it");
+    assert!(failed(&config, &report), "allowed resets do not excuse lost requests without a reset");
 }
 
 #[test]
-fn slowness_counts_from_the_intended_time_and_is_no_failure() {
-    // Each reply takes 20 ms: 8 connections serve 400/s of 1000/s, the others wait in the client.
+fn latency_counts_from_the_intended_time_and_late_replies_are_not_a_failure() {
+    // A reply takes 20 ms, so 8 connections serve 400 of 1,000 requests/s; the others wait in the client.
     let serve = |stream| echo_back(stream, |_| thread::sleep(Duration::from_millis(20)));
     let config = echo_config(server("127.0.0.1:0", serve).unwrap());
     let report = run(&config);
@@ -88,22 +88,22 @@ fn slowness_counts_from_the_intended_time_and_is_no_failure() {
     assert!(!failed(&config, &report), "{:?}", report.troubles);
     assert_eq!(total.late, total.answered);
     assert!(total.unsent > 0, "{total:?}");
-    // Whoever was meant to be sent late in the run waited for those before.
+    // Requests due late in the run waited for earlier ones.
     let late = report.span(300, 400).summary();
     assert!(late.p50_us.is_none_or(|us| us > 100_000), "{late:?}");
 }
 
 #[test]
-fn what_cannot_begin_says_why() {
+fn runs_that_cannot_start_return_the_reason() {
     let address = spillway_ports::free_address();
-    let complaint = |config: &Config| {
+    let error = |config: &Config| {
         let outcome = spillway_load::run(config, Surroundings::default());
         outcome.map(|_| ()).unwrap_err().to_string()
     };
-    let refused = complaint(&echo_config(address));
+    let refused = error(&echo_config(address));
     assert!(refused.contains("refused") && refused.contains(&address.to_string()), "{refused}");
-    let refused = complaint(&config(address));
+    let refused = error(&config(address));
     assert!(refused.contains("fill"), "{refused}");
     let none = Config { connections: 0, ..echo_config(address) };
-    assert!(complaint(&none).contains("--connections"));
+    assert!(error(&none).contains("--connections"));
 }

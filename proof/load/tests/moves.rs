@@ -1,4 +1,4 @@
-//! Moves between two requests: there and back, refused, and cut.
+//! Moves between requests: to helpers and back, refused, and interrupted by a helper's end.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
 use common::link::link_port;
-use common::{Steered, config, echo_back, run, server};
+use common::{ControlledRun, config, echo_back, run, server};
 use spillway_auth::Key;
 use spillway_load::config::{Config, Helpers, Loop, Speech};
 use spillway_load::control::Order;
@@ -17,7 +17,7 @@ fn key() -> Key {
     Key::from_secret([5; 32])
 }
 
-/// An echo server on a plain port, and `helper` as the way to be helped.
+/// A run against an echo server, with these helpers.
 fn echo_config(helpers: &[SocketAddr]) -> Config {
     let address = server("127.0.0.1:0", |stream| echo_back(stream, |_| {})).unwrap();
     let helpers = Helpers { addresses: helpers.to_vec(), key: Some(key()), ..Helpers::default() };
@@ -30,14 +30,14 @@ fn assert_flawless(config: &Config, report: &Report) {
 }
 
 #[test]
-fn there_and_back_in_both_loops() {
-    let (helpers, _cut): (Vec<_>, Vec<_>) = (0..2).map(|_| link_port(key())).unzip();
+fn connections_move_to_helpers_and_back_in_both_loops() {
+    let (helpers, _streams): (Vec<_>, Vec<_>) = (0..2).map(|_| link_port(key())).unzip();
     for (pacing, size, threads) in
         [(Loop::Closed, 100, 1), (Loop::Closed, 300_000, 2), (Config::new(helpers[0]).pacing, 64, 2)]
     {
         let mut config = echo_config(&helpers);
         (config.pacing, config.value_size, config.threads) = (pacing, size, threads);
-        // Long enough between the moves for each to be complete even on a busy machine; if not, it says so.
+        // Enough time between moves for a busy machine; an incomplete move is printed below.
         config.schedule = ["100ms=move:helper:pace=50us", "1s=move:direct", "1900ms=move:helper,mark:again"]
             .into_iter()
             .flat_map(|text| Order::parse(text).unwrap())
@@ -60,8 +60,8 @@ fn there_and_back_in_both_loops() {
 }
 
 #[test]
-fn a_few_can_be_moved_and_a_word_can_be_taken_back() {
-    let (helper, _cut) = link_port(key());
+fn a_move_can_be_limited_or_superseded() {
+    let (helper, _streams) = link_port(key());
     let mut config = echo_config(&[helper]);
     config.schedule = ["100ms=move:helper:count=5", "300ms=move:helper:pace=1h,move:direct"]
         .into_iter()
@@ -70,17 +70,17 @@ fn a_few_can_be_moved_and_a_word_can_be_taken_back() {
     let report = run(&config);
     assert_flawless(&config, &report);
     let concerned: Vec<_> = report.moves.iter().map(|m| m.connections).collect();
-    // The second word reaches one connection at most before it is taken back.
+    // The second move starts at most one connection before the third supersedes it.
     assert_eq!(concerned[..2], [5, 35]);
     assert!((5..=6).contains(&concerned[2]), "{concerned:?}");
     assert!(!report.moves[1].complete);
 }
 
 #[test]
-fn a_refused_move_leaves_everybody_direct() {
-    let (wrong_key, _cut) = link_port(Key::from_secret([6; 32]));
-    let nobody = spillway_ports::free_address();
-    for helper in [wrong_key, nobody] {
+fn a_refused_move_leaves_all_connections_direct() {
+    let (wrong_key, _streams) = link_port(Key::from_secret([6; 32]));
+    let unused = spillway_ports::free_address();
+    for helper in [wrong_key, unused] {
         let mut config = echo_config(&[helper]);
         config.schedule = Order::parse("100ms=move:helper").unwrap();
         let report = run(&config);
@@ -93,8 +93,8 @@ fn a_refused_move_leaves_everybody_direct() {
 }
 
 #[test]
-fn a_helper_that_never_answers_keeps_nobody_from_the_server() {
-    // Accepts (the kernel does) and says nothing.
+fn a_silent_helper_does_not_stop_requests_to_the_server() {
+    // The kernel accepts connections, and the helper never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut config = echo_config(&[silent.local_addr().unwrap()]);
     config.schedule = Order::parse("100ms=move:helper").unwrap();
@@ -106,22 +106,22 @@ fn a_helper_that_never_answers_keeps_nobody_from_the_server() {
 }
 
 #[test]
-fn a_helper_that_dies_costs_its_pending_replies_and_all_go_direct() {
-    let (helper, cut) = link_port(key());
+fn connections_of_a_lost_helper_fall_back_and_lose_pending_replies() {
+    let (helper, streams) = link_port(key());
     let mut config = echo_config(&[helper]);
     (config.duration, config.pacing, config.allow_resets) = (None, Loop::Closed, true);
-    let mut steered = Steered::start(&config);
-    let lines = steered.lines.clone();
+    let mut controlled = ControlledRun::start(&config);
+    let lines = controlled.lines.clone();
     lines.wait_for("start", |event| matches!(event, Event::Start { .. }));
-    steered.say("move helper\n");
+    controlled.command("move helper\n");
     lines.wait_for("all helped", |event| matches!(event, Event::Bins { helped_now: 40, .. }));
-    for stream in cut.lock().unwrap().iter() {
+    for stream in streams.lock().unwrap().iter() {
         let _ = stream.shutdown(Shutdown::Both);
     }
     lines.wait_for("all direct", |event| {
         matches!(event, Event::Bins { helped_now: 0, bins, .. } if bins.iter().any(|b| b.direct.resets + b.helped.resets > 0))
     });
-    steered.say("mark after\n");
+    controlled.command("mark after\n");
     lines
         .wait_for("mark", |event| matches!(event, Event::Command { command, .. } if command == "mark after"));
     let after = lines.events().len();
@@ -130,8 +130,8 @@ fn a_helper_that_dies_costs_its_pending_replies_and_all_go_direct() {
             .iter()
             .any(|e| matches!(e, Event::Bins { bins, .. } if bins.iter().any(|b| b.direct.answered > 0)))
     });
-    let report = steered.stop();
+    let report = controlled.stop();
     assert_eq!((report.total.resets, report.total.wrong), (40, 0), "{:?}", report.troubles);
     assert!(report.total.lost <= 40);
-    assert!(!failed(&config, &report), "resets were allowed");
+    assert!(!failed(&config, &report), "resets are allowed");
 }

@@ -1,4 +1,4 @@
-//! Against the real redis.
+//! Runs against the real redis.
 
 mod common;
 
@@ -7,11 +7,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, config, run};
+use common::{TIMEOUT, config, run};
 use spillway_load::config::{Fill, Loop, Speech};
 use spillway_load::failed;
 
-/// A redis of our own on loopback, in memory only; ended when dropped.
+/// A redis on loopback, in memory only, killed when dropped.
 struct Redis {
     child: Child,
     address: SocketAddr,
@@ -33,7 +33,7 @@ impl Redis {
             return None;
         };
         let mut redis = Redis { child, address };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !common::answers(address, b"PING\r\n", b"+PONG") {
             assert_eq!(redis.child.try_wait().unwrap(), None, "redis ended");
             assert!(Instant::now() < deadline, "redis does not listen on {address}");
@@ -51,7 +51,7 @@ impl Drop for Redis {
 }
 
 #[test]
-fn gets_and_sets_are_right_in_both_loops_and_what_is_missing_is_told() {
+fn gets_and_sets_get_right_replies_in_both_loops_and_misses_are_reported() {
     let Some(redis) = Redis::start() else { return };
     let mut config = config(redis.address);
     (config.speech, config.get_ratio) = (Speech::Redis, 0.8);

@@ -1,11 +1,11 @@
-//! Connections that are sessions, through helpers that come and go: nothing is lost, and what goes wrong is seen.
+//! Sessions through helpers that start and stop: no request is lost, and faults are detected.
 
 mod common;
 
 use std::time::Duration;
 
-use common::sessions::{Relief, client_key, server};
-use common::{Lines, Steered, config, run};
+use common::sessions::{TestHelper, client_key, server};
+use common::{ControlledRun, Lines, config, run};
 use spillway_auth::Key;
 use spillway_load::config::{Config, Helpers, Loop, SelfRelief, Sessions, Speech};
 use spillway_load::control::Order;
@@ -14,16 +14,16 @@ use spillway_load::{Error, Report, Surroundings, failed};
 
 const CONNECTIONS: u32 = 40;
 
-/// Sessions by these helpers, then by the link port itself if it is given.
-fn sessions(helpers: &[&Relief], link: Option<std::net::SocketAddr>) -> Config {
+/// Sessions with routes by these helpers and, if given, by the server's link port.
+fn sessions(helpers: &[&TestHelper], link: Option<std::net::SocketAddr>) -> Config {
     let addresses: Vec<_> = helpers.iter().map(|helper| helper.link).collect();
-    let nobody = link.unwrap_or_else(|| addresses[0]);
+    let server = link.unwrap_or_else(|| addresses[0]);
     Config {
         speech: Speech::Echo,
         connections: CONNECTIONS,
         helpers: Helpers { addresses, key: Some(client_key()), ..Helpers::default() },
         sessions: Some(Sessions { link, ..Sessions::default() }),
-        ..config(nobody)
+        ..config(server)
     }
 }
 
@@ -45,16 +45,16 @@ fn sessions_are_carried_by_the_servers_own_link_port() {
         assert_flawless(&config, &report);
         assert!(report.total.answered > 0 && report.sessions);
         assert_eq!(report.total.helped, 0, "{:?}", report.troubles);
-        // A machine that stands still for a while is taken for a carrier that does.
+        // If the whole machine stalls, sessions assume that their carriers have failed.
         let stalls = report.troubles.iter().filter(|what| what.contains("silent for")).count();
         assert!(stalls > 0 || report.total.carried_on == 0, "{:?}", report.troubles);
     }
 }
 
 #[test]
-fn sessions_are_moved_with_requests_under_way() {
+fn sessions_move_with_pending_requests() {
     let link = server(|_| {});
-    let helpers = [Relief::start(link), Relief::start(link)];
+    let helpers = [TestHelper::start(link), TestHelper::start(link)];
     for pacing in [Loop::Closed, Config::new(link).pacing] {
         let mut config = sessions(&[&helpers[0], &helpers[1]], Some(link));
         config.schedule = ["200ms=move:direct:pace=10us", "700ms=move:helper:pace=10us"]
@@ -78,7 +78,7 @@ fn sessions_are_moved_with_requests_under_way() {
     }
 }
 
-/// How often sessions were carried on so far.
+/// Changes of carrier so far.
 fn carried_on(lines: &Lines) -> u64 {
     let bins = lines.events().into_iter().filter_map(|event| match event {
         Event::Bins { bins, .. } => Some(bins),
@@ -88,27 +88,27 @@ fn carried_on(lines: &Lines) -> u64 {
 }
 
 #[test]
-fn helpers_come_and_go_and_no_request_fails() {
+fn no_request_fails_while_helpers_stop_and_start() {
     let link = server(|_| {});
     for (pacing, standby) in [(Loop::Closed, false), (Config::new(link).pacing, true)] {
-        let mut helpers = vec![Relief::start(link), Relief::start(link)];
+        let mut helpers = vec![TestHelper::start(link), TestHelper::start(link)];
         let ports = [helpers[0].link, helpers[1].link];
         let mut config = sessions(&[&helpers[0], &helpers[1]], None);
         config.sessions = Some(Sessions { standby, ..Sessions::default() });
         (config.duration, config.pacing, config.threads) = (None, pacing, 2);
-        let steered = Steered::start(&config);
-        let lines = &steered.lines;
+        let controlled = ControlledRun::start(&config);
+        let lines = &controlled.lines;
         lines.wait_for("start", |event| matches!(event, Event::Start { .. }));
         for turn in 0..4 {
             let at = turn % 2;
             let before = carried_on(lines);
             helpers.remove(at).stop();
-            // Those it carried: all of them, but for the first turn of those that are spread.
+            // The sessions of the stopped helper: all of them, except in the first turn without standby.
             let moved = u64::from(if standby || turn > 0 { CONNECTIONS } else { CONNECTIONS / 2 });
             lines.wait_for("sessions by the other helper", |_| carried_on(lines) >= before + moved);
-            helpers.insert(at, Relief::start_at(link, ports[at]));
+            helpers.insert(at, TestHelper::start_at(link, ports[at]));
         }
-        let report = steered.stop();
+        let report = controlled.stop();
         assert_flawless(&config, &report);
         assert!(report.total.helped == report.total.answered && report.total.answered > 0);
         assert!(report.troubles.iter().any(|what| what.contains("not carried any more")));
@@ -116,20 +116,20 @@ fn helpers_come_and_go_and_no_request_fails() {
 }
 
 #[test]
-fn sessions_that_decide_for_themselves_obey_the_word() {
+fn an_override_moves_sessions_with_a_policy() {
     let link = server(|_| {});
-    let helpers = [Relief::start(link), Relief::start(link)];
+    let helpers = [TestHelper::start(link), TestHelper::start(link)];
     for (group, threads) in [(1, 1), (7, 2), (CONNECTIONS, 1)] {
         let mut config = sessions(&[&helpers[0], &helpers[1]], Some(link));
         let relief = Some(SelfRelief { group, asked: 2 });
         config.sessions = Some(Sessions { link: Some(link), relief, ..Sessions::default() });
         (config.duration, config.threads, config.sla) = (None, threads, Duration::from_secs(10));
         config.schedule = Order::parse("100ms=relief:on").unwrap();
-        let steered = Steered::start(&config);
-        steered.lines.wait_for("everybody helped", |event| {
+        let controlled = ControlledRun::start(&config);
+        controlled.lines.wait_for("all sessions helped", |event| {
             matches!(event, Event::Bins { helped_now: CONNECTIONS, .. })
         });
-        let report = steered.stop();
+        let report = controlled.stop();
         assert_flawless(&config, &report);
         assert!(report.total.helped > 0 && report.total.helped < report.total.answered);
         assert_eq!(report.total.carried_on, u64::from(CONNECTIONS), "each moved once");
@@ -139,24 +139,26 @@ fn sessions_that_decide_for_themselves_obey_the_word() {
 }
 
 #[test]
-fn late_replies_have_sessions_ask_for_help() {
-    // No machine is that fast: whatever is tried, replies are late, and moving is found to be of no use.
+fn late_replies_move_sessions_to_helpers() {
+    // Every reply exceeds this SLA on any machine, with and without help.
     let link = server(|_| {});
-    let helper = Relief::start(link);
+    let helper = TestHelper::start(link);
     let mut config = sessions(&[&helper], Some(link));
     let relief = Some(SelfRelief { group: CONNECTIONS, asked: 1 });
     config.sessions = Some(Sessions { link: Some(link), relief, ..Sessions::default() });
     (config.duration, config.sla) = (None, Duration::from_micros(10));
-    let steered = Steered::start(&config);
-    steered.lines.wait_for("a decision", |event| matches!(event, Event::Decided { .. }));
-    steered.lines.wait_for("somebody helped", |event| matches!(event, Event::Bins { helped_now: 1.., .. }));
-    let report = steered.stop();
+    let controlled = ControlledRun::start(&config);
+    controlled.lines.wait_for("a decision", |event| matches!(event, Event::Decided { .. }));
+    controlled
+        .lines
+        .wait_for("a session helped", |event| matches!(event, Event::Bins { helped_now: 1.., .. }));
+    let report = controlled.stop();
     assert_flawless(&config, &report);
     assert!(!report.decisions.is_empty());
 }
 
 #[test]
-fn a_wrong_a_repeated_and_a_missing_byte_are_seen() {
+fn wrong_repeated_and_missing_bytes_are_detected() {
     let link = server(|bytes| bytes[3] ^= 1);
     let report = run(&sessions(&[], Some(link)));
     assert!(report.total.wrong > 0 && report.total.replied == 0 && report.total.unasked == 0);
@@ -171,9 +173,9 @@ fn a_wrong_a_repeated_and_a_missing_byte_are_seen() {
 }
 
 #[test]
-fn where_no_session_can_be_had_it_is_said_why() {
+fn a_run_whose_sessions_are_refused_returns_the_reason() {
     let link = server(|_| {});
-    let helper = Relief::start(link);
+    let helper = TestHelper::start(link);
     let mut config = sessions(&[&helper], None);
     config.helpers.key = Some(Key::from_secret([9; 32]));
     let error = spillway_load::run(&config, Surroundings::default()).unwrap_err();

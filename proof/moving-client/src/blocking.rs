@@ -1,4 +1,4 @@
-//! The same connection for programs without a loop of their own.
+//! A blocking client, for programs without an event loop.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::event::{Carrier, Event};
 use crate::settings::{Route, Settings};
 use crate::watch::{Ready, Slot};
 
-/// A [`Connection`] whose calls wait. Reads and writes as a `TcpStream` does.
+/// A [`Connection`] with blocking calls, which reads and writes like a `TcpStream`.
 #[derive(Debug)]
 pub struct Client {
     connection: Connection,
@@ -23,25 +23,25 @@ pub struct Client {
 impl Client {
     /// Connects to a server directly.
     pub fn connect(server: SocketAddr, settings: Settings) -> Result<Client, MoveError> {
-        Client::settle(Connection::connect(Instant::now(), server, settings)?)
+        Client::wait_until_open(Connection::connect(Instant::now(), server, settings)?)
     }
 
-    /// Connects through a link and waits until the server's application has accepted.
+    /// Connects through a link and returns when the server's application has accepted.
     pub fn pm_connect(
         target: &LinkTarget,
         server: Option<SocketAddr>,
         settings: Settings,
     ) -> Result<Client, MoveError> {
-        Client::settle(Connection::pm_connect(Instant::now(), target, server, settings)?)
+        Client::wait_until_open(Connection::pm_connect(Instant::now(), target, server, settings)?)
     }
 
-    fn settle(connection: Connection) -> Result<Client, MoveError> {
+    fn wait_until_open(connection: Connection) -> Result<Client, MoveError> {
         let mut client = Client { connection };
         client.await_move()?;
         Ok(client)
     }
 
-    /// Moves the connection. Read all replies that are still to come before.
+    /// Moves the connection. Read all expected replies first.
     pub fn move_to(&mut self, route: Route<'_>) -> Result<(), MoveError> {
         self.connection.begin_move(Instant::now(), route)?;
         self.await_move()
@@ -60,22 +60,22 @@ impl Client {
         }
     }
 
-    /// What carries the bytes now.
+    /// The carrier in use.
     pub fn carrier(&self) -> Option<Carrier> {
         self.connection.carrier()
     }
 
-    /// This end's address, as the server sees it.
+    /// This end's address on the carrier in use.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.connection.local_address()
     }
 
-    /// Sends no more; replies still come.
+    /// Ends the outgoing stream. Replies can still be read.
     pub fn finish(&mut self) -> io::Result<()> {
         self.connection.finish()
     }
 
-    /// Waits until something happened and has the connection handle it.
+    /// Waits for the next event or timeout, and handles it.
     fn wait(&mut self) -> io::Result<()> {
         let timeout = self.connection.poll_timeout().map(|at| {
             let left = at.saturating_duration_since(Instant::now());
@@ -100,15 +100,15 @@ impl Client {
         }
         let now = Instant::now();
         for (slot, flags) in ready.into_iter().flatten().filter(|(_, flags)| !flags.is_empty()) {
-            // The caller tries to receive in any case.
-            self.connection.handle_ready(now, slot, of(flags));
+            // The result is not needed: every caller receives anyway.
+            self.connection.handle_ready(now, slot, to_ready(flags));
         }
         self.connection.handle_timeout(now);
         Ok(())
     }
 }
 
-fn of(flags: PollFlags) -> Ready {
+fn to_ready(flags: PollFlags) -> Ready {
     let broken = flags.intersects(PollFlags::ERR | PollFlags::HUP);
     Ready {
         readable: broken || flags.contains(PollFlags::IN),

@@ -1,4 +1,4 @@
-//! A connection and its use; how it moves is in `moving`.
+//! A connection: sending, receiving and events. `moving` implements its moves.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,17 +18,17 @@ use crate::socket;
 use crate::stage::Moving;
 use crate::watch::{Interest, Ready, Slot, Watch, join_token};
 
-/// One stream of bytes in each direction, and what carries it now. See the crate's documentation for the order
-/// of calls.
+/// One stream of bytes in each direction, on a carrier that can change. The crate's documentation shows the order of
+/// calls.
 #[derive(Debug)]
 pub struct Connection {
-    /// What the core's time counts from.
+    /// Zero of the core's time.
     epoch: Instant,
     pub(crate) server: Option<SocketAddr>,
     pub(crate) settings: Settings,
     pub(crate) direct: Option<Direct>,
     pub(crate) links: [Option<Box<Link>>; 2],
-    /// What carries the bytes; `None` before the first carrier is there.
+    /// The carrier in use; `None` before the first one is established.
     pub(crate) active: Option<Slot>,
     pub(crate) moving: Option<Moving>,
     pub(crate) events: Events,
@@ -42,9 +42,9 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Starts to connect through a link (the paper's *pm_connect*) without having connected directly before.
-    /// `server` is where a later move to direct goes. [`Event::Moved`] follows when the server's application has
-    /// accepted, else [`Event::MoveFailed`].
+    /// Starts to connect through a link (the paper's *pm_connect*) without a direct connection. A later move to direct
+    /// connects to `server`. [`Event::Moved`] follows when the server's application has accepted, else
+    /// [`Event::MoveFailed`].
     pub fn pm_connect(
         now: Instant,
         target: &LinkTarget,
@@ -69,7 +69,7 @@ impl Connection {
         }
     }
 
-    /// What carries the bytes now; `None` while the first carrier is set up.
+    /// The carrier in use; `None` before the first one is established.
     pub fn carrier(&self) -> Option<Carrier> {
         self.carrier_in(self.active?)
     }
@@ -81,7 +81,7 @@ impl Connection {
         }
     }
 
-    /// This end's address on what carries the bytes now: what the server sees, unless the network translates it.
+    /// This end's address on the carrier in use: the one that the server sees, unless the network translates it.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         let not_connected = || io::Error::from(io::ErrorKind::NotConnected);
         let socket = match self.active.ok_or_else(not_connected)?.link() {
@@ -91,11 +91,10 @@ impl Connection {
         socket::local_address(socket.ok_or_else(not_connected)?)
     }
 
-    /// Sends a prefix of `bytes` and returns its length. `WouldBlock` when there is no room, or while a move is
-    /// under way. After it took less than all, [`Event::Room`] tells when it is worth trying again (after a
-    /// move: [`Event::Moved`]). One system call.
+    /// Sends a prefix of `bytes` and returns its length. `WouldBlock` without room, or during a move. After a partial
+    /// send, call it again at [`Event::Room`], or after a move at [`Event::Moved`]. One system call.
     ///
-    /// On a link, what gives room comes on the same stream as replies: keep receiving while you wait for it.
+    /// On a link, credit arrives on the same stream as replies: keep receiving while you wait for room.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.moving.as_ref().is_some_and(Moving::is_automatic) {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -106,7 +105,7 @@ impl Connection {
                 CarrierMut::Direct(direct) => direct.send(bytes),
                 CarrierMut::Link(link) => {
                     let outcome = link.send(bytes);
-                    self.collect(slot);
+                    self.collect_events(slot);
                     outcome
                 }
                 CarrierMut::None => Err(io::ErrorKind::NotConnected.into()),
@@ -114,8 +113,8 @@ impl Connection {
         }
     }
 
-    /// Receives into `buffer`, which should have room for whole replies and a few dozen bytes more. 0 is the end
-    /// of the stream. `WouldBlock` when there is nothing. One system call, unless only control had arrived.
+    /// Receives into `buffer`, which should hold a whole reply and a few dozen bytes more. 0 is the end of the stream;
+    /// `WouldBlock` means that no bytes are available. One system call, or more if only control frames had arrived.
     pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.active {
             None if self.moving.is_some() => Err(io::ErrorKind::WouldBlock.into()),
@@ -124,14 +123,14 @@ impl Connection {
                 CarrierMut::Direct(direct) => direct.receive(buffer),
                 CarrierMut::Link(link) => {
                     let outcome = link.receive(buffer);
-                    // What came beside bytes, and without any, is told; an end or an error that is told with this
-                    // is not announced again.
-                    let goes_on = match &outcome {
+                    // Collects events that arrived with or instead of data. The result itself reports an end or an
+                    // error, so no event is needed then.
+                    let is_open = match &outcome {
                         Ok(received) => *received > 0,
-                        Err(error) => socket::is_later(error),
+                        Err(error) => socket::would_block(error),
                     };
-                    if goes_on {
-                        self.collect(slot);
+                    if is_open {
+                        self.collect_events(slot);
                     }
                     outcome
                 }
@@ -140,7 +139,7 @@ impl Connection {
         }
     }
 
-    /// Sends no more; replies still come.
+    /// Ends the outgoing stream. Replies can still be received.
     pub fn finish(&mut self) -> io::Result<()> {
         match self.active.map(|slot| self.carrier_mut(slot)) {
             Some(CarrierMut::Direct(direct)) => socket::finish(&direct.socket),
@@ -149,8 +148,8 @@ impl Connection {
         }
     }
 
-    /// The caller's epoll says that one of the sockets is ready. Returns whether to call
-    /// [`receive`](Self::receive). A word too many does no harm.
+    /// Handles readiness of one of the sockets. Returns whether to call [`receive`](Self::receive). Spurious calls are
+    /// harmless.
     pub fn handle_ready(&mut self, now: Instant, slot: Slot, ready: Ready) -> bool {
         if self.active == Some(slot) {
             if ready.writable {
@@ -175,14 +174,14 @@ impl Connection {
             }
             CarrierMut::Link(link) => {
                 link.writable();
-                self.collect(slot);
+                self.collect_events(slot);
             }
             CarrierMut::None => {}
         }
     }
 
-    /// Gathers what a link has to tell beside bytes.
-    pub(crate) fn collect(&mut self, slot: Slot) {
+    /// Turns a link's state changes into events.
+    pub(crate) fn collect_events(&mut self, slot: Slot) {
         let Some(link) = slot.link().and_then(|index| self.links[index].as_mut()) else { return };
         if link.has_more() {
             self.events.readable();
@@ -195,14 +194,14 @@ impl Connection {
         }
     }
 
-    /// Takes in what has arrived and keeps it, as far as the window goes, so that room is noticed by an application
-    /// that sends without receiving.
+    /// Receives and holds available bytes, up to the window, so that an application that sends without receiving gets
+    /// [`Event::Room`].
     pub(crate) fn absorb(&mut self) {
         if let Some(slot) = self.active
             && let CarrierMut::Link(link) = self.carrier_mut(slot)
         {
             link.absorb();
-            self.collect(slot);
+            self.collect_events(slot);
         }
     }
 
@@ -213,24 +212,24 @@ impl Connection {
         }
     }
 
-    /// What happened. Ask until `None`.
+    /// The next event. Call it again until `None`.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.poll()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout): only while something is being set up.
+    /// When to call [`handle_timeout`](Self::handle_timeout). `None` unless a carrier is being established.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.moving.as_ref()?.deadline()
     }
 
-    /// Gives up what has taken too long.
+    /// Fails a move whose deadline has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.move_timeout(now);
     }
 
-    /// All sockets and what each is to be watched for: for `poll(2)`, which is told anew each time.
+    /// All sockets with the readiness to watch for, in the form that `poll(2)` needs on every call.
     pub fn sockets(&self) -> impl Iterator<Item = Watch<'_>> {
         let direct = self.direct.iter().map(|d| (Slot::Direct, &d.socket, d.watched, d.interest()));
         let links = [Slot::LinkA, Slot::LinkB].into_iter().zip(&self.links);
@@ -246,7 +245,7 @@ impl Connection {
         })
     }
 
-    /// A change that the caller's set of descriptors needs. Ask until `None` after every other call; or use
+    /// The next change for the caller's epoll set. Call it until `None` after every other call, or use
     /// [`watch_in`](Self::watch_in).
     #[must_use]
     pub fn poll_watch(&mut self) -> Option<Watch<'_>> {
@@ -273,8 +272,8 @@ impl Connection {
         }
     }
 
-    /// Brings an epoll set up to date. Each socket's events carry `token` and which socket it is; take them apart
-    /// with [`split_token`](crate::split_token). `token` has 62 bits. No system call when nothing changed.
+    /// Updates an epoll set. The events' data hold `token`, of 62 bits, and the socket's slot: see
+    /// [`split_token`](crate::split_token). No system call without a change.
     pub fn watch_in(&mut self, epoll: impl AsFd, token: u64) -> io::Result<()> {
         let epoll = epoll.as_fd();
         while let Some(watch) = self.poll_watch() {
@@ -303,7 +302,7 @@ impl Connection {
     }
 }
 
-/// A carrier in use.
+/// The carrier in a slot.
 pub(crate) enum CarrierMut<'a> {
     Direct(&'a mut Direct),
     Link(&'a mut Link),

@@ -1,4 +1,4 @@
-//! The direct carrier: plain TCP.
+//! The direct carrier: a TCP connection to the server's ordinary port.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,36 +7,33 @@ use std::os::fd::OwnedFd;
 use crate::socket;
 use crate::watch::Interest;
 
-/// A TCP connection to the server's ordinary port.
 #[derive(Debug)]
 pub(crate) struct Direct {
     pub(crate) socket: OwnedFd,
     pub(crate) server: SocketAddr,
     pub(crate) connected: bool,
-    /// `send` took less than it was given.
-    wants_room: bool,
-    /// The server sends no more.
-    ended: bool,
-    /// Bytes wait here until the connection is in use.
-    early: bool,
+    last_send_was_partial: bool,
+    server_finished: bool,
+    /// The server sent bytes before the connection was in use; the kernel holds them.
+    has_early_bytes: bool,
     pub(crate) watched: Option<Interest>,
 }
 
 impl Direct {
     pub(crate) fn start(server: SocketAddr) -> io::Result<Direct> {
-        let socket = socket::start(server)?;
+        let socket = socket::start_connect(server)?;
         Ok(Direct {
             socket,
             server,
             connected: false,
-            wants_room: false,
-            ended: false,
-            early: false,
+            last_send_was_partial: false,
+            server_finished: false,
+            has_early_bytes: false,
             watched: None,
         })
     }
 
-    /// Whether it is connected by now.
+    /// Continues to connect. Returns whether TCP is connected.
     pub(crate) fn advance(&mut self) -> io::Result<bool> {
         if !self.connected {
             self.connected = socket::is_connected(&self.socket)?;
@@ -46,72 +43,71 @@ impl Direct {
 
     pub(crate) fn interest(&self) -> Interest {
         Interest {
-            readable: self.connected && !self.ended && !self.early,
-            writable: !self.connected || self.wants_room,
+            readable: self.connected && !self.server_finished && !self.has_early_bytes,
+            writable: !self.connected || self.last_send_was_partial,
         }
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let outcome = socket::send(&self.socket, bytes);
         match &outcome {
-            Ok(sent) => self.wants_room = *sent < bytes.len(),
-            Err(error) => self.wants_room = socket::is_later(error),
+            Ok(sent) => self.last_send_was_partial = *sent < bytes.len(),
+            Err(error) => self.last_send_was_partial = socket::would_block(error),
         }
         outcome
     }
 
-    /// Whether somebody waited for room.
+    /// Handles writability. Returns whether a sender waits for room.
     pub(crate) fn writable(&mut self) -> bool {
-        std::mem::take(&mut self.wants_room)
+        std::mem::take(&mut self.last_send_was_partial)
     }
 
     pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let received = socket::receive(&self.socket, buffer)?;
-        self.ended |= received == 0 && !buffer.is_empty();
+        self.server_finished |= received == 0 && !buffer.is_empty();
         Ok(received)
     }
 
-    /// Whether bytes have arrived that nobody has received.
     pub(crate) fn has_unread(&self) -> bool {
         socket::peek(&self.socket).is_ok_and(|bytes| bytes > 0)
     }
 
-    /// While idle nothing may arrive: neither an end, nor an error, nor bytes.
+    /// Checks that nothing has arrived on an idle connection: no bytes, end or error.
     pub(crate) fn check_idle(&self) -> io::Result<()> {
         match socket::peek(&self.socket) {
-            Ok(0) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server closed it")),
+            Ok(0) => {
+                Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server closed the connection"))
+            }
             Ok(_) => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "a reply arrived on it after the move: not all replies had been awaited",
+                "a reply arrived after the move: receive all expected replies before a move",
             )),
-            Err(error) if socket::is_later(&error) => Ok(()),
+            Err(error) if socket::would_block(&error) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Prepared and not yet in use: what the server says already waits in the kernel.
+    /// Checks a prepared connection. Early bytes of the server are allowed.
     pub(crate) fn check_prepared(&mut self) -> io::Result<()> {
         match self.check_idle() {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                self.early = true;
+                self.has_early_bytes = true;
                 Ok(())
             }
             outcome => outcome,
         }
     }
 
-    /// It is out of use.
-    pub(crate) fn rest(&mut self) {
-        self.wants_room = false;
+    pub(crate) fn set_idle(&mut self) {
+        self.last_send_was_partial = false;
     }
 
-    /// It is in use.
-    pub(crate) fn use_again(&mut self) {
-        self.early = false;
+    pub(crate) fn set_in_use(&mut self) {
+        self.has_early_bytes = false;
     }
 
-    /// Whether it can still carry both directions, as far as was seen.
+    /// Whether both directions are open, as far as known.
     pub(crate) fn is_usable(&self) -> bool {
-        self.connected && !self.ended
+        self.connected && !self.server_finished
     }
 }

@@ -1,4 +1,4 @@
-//! Why a connection did not move.
+//! Errors of moves.
 
 use std::fmt;
 use std::io;
@@ -6,27 +6,27 @@ use std::time::Duration;
 
 use spillway_batch::{LinkError, RefuseReason};
 
-/// Why a connection did not move, or was not opened at all. What carried its bytes before still does.
+/// Why a connection did not move, or did not open. The previous carrier stays in use.
 #[derive(Debug)]
 pub enum MoveError {
-    // Our caller.
-    /// A move is under way: await its end, or call it off with `cancel_move`.
+    // Errors of the caller.
+    /// Another move is in progress: await its end, or call `cancel_move`.
     Moving,
-    /// It is there already.
+    /// The connection already uses this carrier.
     AlreadyThere,
-    /// This many bytes that `send` took have not left yet: await their replies first.
+    /// `send` took this many bytes that are not sent yet: await their replies first.
     Unsent(usize),
-    /// Replies have arrived that nobody has received: receive them first.
+    /// Replies have arrived that were not received: receive them first.
     Unread,
-    /// The connection was made without a server to connect to directly.
+    /// The connection was opened without a server's address for direct connections.
     NoServer,
-    /// Nothing is prepared.
+    /// `complete_move` needs a prepared move.
     NotPrepared,
 
-    // The peer.
+    // Errors of the peer.
     /// The helper or the server refused the connection.
     Refused(RefuseReason),
-    /// The link could not be set up: a wrong key, another version, or not a link port at all.
+    /// The link was not established: wrong key, other version, or not a link port.
     Link(LinkError),
     /// The other side closed the link before the connection was accepted.
     Closed,
@@ -35,7 +35,7 @@ pub enum MoveError {
     /// The connection was not accepted in time.
     AcceptedTimeout(Duration),
 
-    // The system.
+    // Errors of the system.
     /// The socket failed.
     System(io::Error),
 }
@@ -43,21 +43,25 @@ pub enum MoveError {
 impl fmt::Display for MoveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MoveError::Moving => f.write_str("a move is under way"),
-            MoveError::AlreadyThere => f.write_str("the connection is there already"),
+            MoveError::Moving => f.write_str("another move is in progress: await its end, or cancel it"),
+            MoveError::AlreadyThere => f.write_str("the connection already uses this carrier"),
             MoveError::Unsent(bytes) => {
                 write!(f, "{bytes} bytes are unsent: await their replies before a move")
             }
-            MoveError::Unread => f.write_str("replies have arrived: receive them before a move"),
-            MoveError::NoServer => f.write_str("no server is known to connect to directly"),
-            MoveError::NotPrepared => f.write_str("no move is prepared"),
+            MoveError::Unread => f.write_str("replies are unread: receive them before a move"),
+            MoveError::NoServer => {
+                f.write_str("the connection has no server address for a direct connection")
+            }
+            MoveError::NotPrepared => {
+                f.write_str("no move is prepared: call prepare_move and await Prepared")
+            }
             MoveError::Refused(RefuseReason::Unavailable) => {
-                f.write_str("refused: the helper's link to the server is down, or the server is going away")
+                f.write_str("refused: the helper's link to the server is down, or the server drains")
             }
             MoveError::Refused(reason) => write!(f, "refused: {reason}"),
             MoveError::Link(error) => error.fmt(f),
             MoveError::Closed => f.write_str(
-                "the other side closed the link before it accepted; see its log for the reason (is it a link port?)",
+                "the other side closed the link before it accepted: is the address a link port? see its log",
             ),
             MoveError::ConnectTimeout(limit) => write!(f, "no connection within {limit:?}"),
             MoveError::AcceptedTimeout(limit) => write!(f, "not accepted within {limit:?}"),

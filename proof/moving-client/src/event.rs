@@ -1,11 +1,11 @@
-//! What a connection tells its user.
+//! Events of a connection.
 
 use std::io;
 use std::net::SocketAddr;
 
 use crate::error::MoveError;
 
-/// What carries a connection's bytes.
+/// A connection's carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Carrier {
     /// Plain TCP to this address.
@@ -14,41 +14,40 @@ pub enum Carrier {
     Link(SocketAddr),
 }
 
-/// Something that happened. The loss of the carrier in use is no event: `receive` and `send` tell it, as a
-/// socket's do.
+/// An event of a connection. The loss of the carrier in use is an error of `receive` and `send` instead.
 #[derive(Debug)]
 pub enum Event {
-    /// The connection uses this carrier from now on: send. The first carrier counts too.
+    /// The connection uses this carrier, its first or a new one, and `send` works again.
     Moved(Carrier),
-    /// The move (or the first connection) failed. What carried the bytes before still does.
+    /// The move, or the first connection, failed. The previous carrier stays in use.
     MoveFailed {
-        /// Where it should have gone.
+        /// The intended carrier.
         to: Carrier,
-        /// Why it did not.
+        /// The reason.
         why: MoveError,
     },
-    /// What [`prepare_move`](crate::Connection::prepare_move) asked for is ready: call
-    /// [`complete_move`](crate::Connection::complete_move) when no reply is to come any more.
+    /// The carrier of [`prepare_move`](crate::Connection::prepare_move) is ready. Call
+    /// [`complete_move`](crate::Connection::complete_move) when no reply is pending.
     Prepared(Carrier),
-    /// `send` has room again after it took less than it was given.
+    /// `send` has room again after a partial send.
     Room,
-    /// `receive` has something that no socket will report: call it.
+    /// Call `receive`: it holds bytes or a result that epoll does not report.
     Readable,
-    /// The idle direct connection is gone. A move back to direct will connect anew.
+    /// The idle direct connection is lost. A move to direct will open a new one.
     IdleDirectLost(io::Error),
-    /// The helper, or the server, wants this connection moved away within this time, in milliseconds.
+    /// The helper or the server drains: move the connection away.
     Drain {
-        /// 0 is at once.
+        /// Time left in ms; 0 is at once.
         deadline_ms: u32,
     },
 }
 
-/// Events that wait to be asked for: at most one of each kind, so this needs no bound.
+/// Pending events: at most one of each kind, which bounds them.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    /// Whether there is anything: the one test on the path of every request.
+    /// Whether any event may be pending: the only test on the path of every request.
     any: bool,
-    settled: Option<Event>,
+    move_outcome: Option<Event>,
     direct_lost: Option<io::Error>,
     drain: Option<u32>,
     room: bool,
@@ -56,10 +55,10 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// A move was settled one way or the other, or is prepared. An earlier word about a move is void.
-    pub(crate) fn settled(&mut self, event: Event) {
+    /// Records the outcome of a move, or that it is prepared. Replaces an unread earlier one.
+    pub(crate) fn move_outcome(&mut self, event: Event) {
         self.any = true;
-        self.settled = Some(event);
+        self.move_outcome = Some(event);
     }
 
     pub(crate) fn direct_lost(&mut self, error: io::Error) {
@@ -86,7 +85,7 @@ impl Events {
         if !self.any {
             return None;
         }
-        if let Some(event) = self.settled.take() {
+        if let Some(event) = self.move_outcome.take() {
             return Some(event);
         }
         if let Some(error) = self.direct_lost.take() {
@@ -108,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_is_told_once() {
+    fn repeated_events_are_returned_once() {
         let mut events = Events::default();
         assert!(events.poll().is_none());
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! The helped carrier: a link of our own with one virtual connection.
+//! The helped carrier: a link with one virtual connection.
 
 mod bytes;
 mod opening;
@@ -17,30 +17,25 @@ use crate::settings::Settings;
 use crate::socket;
 use crate::watch::Interest;
 
-/// Bytes that `send` takes at most before the socket took them.
+/// Limit of the bytes that `send` takes ahead of the socket.
 const PENDING_BYTES_MAX: usize = 256 * 1024;
 
-/// A link, its socket, and what is between them.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) socket: OwnedFd,
     pub(crate) target: SocketAddr,
     server: Option<SocketAddr>,
-    end: OpenerLink,
+    protocol: OpenerLink,
     stage: Stage,
     unsent: Outbox,
-    /// Replies that arrived while nobody could receive them. Empty almost always.
+    /// Data that arrived while the application could not receive.
     held: Vec<u8>,
     held_start: usize,
-    /// How the incoming direction has ended.
-    ended: Option<Ended>,
-    /// Nothing goes out any more.
-    finished: bool,
-    /// It carries the application's bytes now.
+    incoming_end: Option<Ended>,
+    outgoing_finished: bool,
     pub(crate) in_use: bool,
-    /// `send` took less than it was given.
-    wants_room: bool,
-    /// The other side's wish, until it was told.
+    last_send_was_partial: bool,
+    /// A drain by the other side, with the time left in ms, until it is polled.
     drain_ms: Option<u32>,
     pub(crate) watched: Option<Interest>,
 }
@@ -49,37 +44,34 @@ pub(crate) struct Link {
 enum Stage {
     Connecting,
     Authenticating,
-    /// *connect* went out; not yet accepted.
-    Asked(Id),
+    /// *connect* is sent and not accepted yet.
+    Requested(Id),
     Open(Id),
 }
 
-/// How a virtual connection's incoming direction has ended.
+/// How a virtual connection's incoming direction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// In order: all bytes have come.
+    /// The server ended its stream. All bytes were received.
     Finished,
     /// The connection was closed or reset by the server.
     Closed(CloseReason),
-    /// The link is gone.
+    /// The other side closed the link.
     LinkLost,
-    /// The link's socket failed.
     Socket(io::ErrorKind),
-    /// The other side broke the rules of links.
+    /// The other side violated the link protocol.
     Broken(LinkError),
-    /// The connection was refused.
     Refused(RefuseReason),
 }
 
 impl Link {
-    /// Starts to connect.
     pub(crate) fn start(
         now: Time,
         target: &LinkTarget,
         settings: &Settings,
         fresh: Fresh,
     ) -> io::Result<Link> {
-        let socket = socket::start(target.address)?;
+        let socket = socket::start_connect(target.address)?;
         let config = target.opener(Limits {
             window_bytes: settings.window_bytes.max(1),
             pending_bytes_max: PENDING_BYTES_MAX,
@@ -89,21 +81,20 @@ impl Link {
             socket,
             target: target.address,
             server: target.server,
-            end: OpenerLink::new(&config, now, fresh),
+            protocol: OpenerLink::new(&config, now, fresh),
             stage: Stage::Connecting,
             unsent: Outbox::default(),
             held: Vec::new(),
             held_start: 0,
-            ended: None,
-            finished: false,
+            incoming_end: None,
+            outgoing_finished: false,
             in_use: false,
-            wants_room: false,
+            last_send_was_partial: false,
             drain_ms: None,
             watched: None,
         })
     }
 
-    /// Whether TCP is connected.
     pub(crate) fn is_connected(&self) -> bool {
         self.stage != Stage::Connecting
     }
@@ -111,23 +102,23 @@ impl Link {
     pub(crate) fn interest(&self) -> Interest {
         let connected = self.is_connected();
         Interest {
-            // Before it is in use, nobody takes what is held: one buffer of it is enough.
-            readable: connected && (self.in_use || self.held.is_empty()) && !self.is_dead(),
+            // Before the link is in use, hold at most one buffer of data.
+            readable: connected && (self.in_use || self.held.is_empty()) && !self.has_failed(),
             writable: !connected || !self.unsent.is_empty(),
         }
     }
 
-    /// Whether the socket has nothing more to tell.
-    fn is_dead(&self) -> bool {
-        matches!(self.ended, Some(Ended::LinkLost | Ended::Socket(_) | Ended::Broken(_)))
+    /// Whether the socket will not deliver anything more.
+    fn has_failed(&self) -> bool {
+        matches!(self.incoming_end, Some(Ended::LinkLost | Ended::Socket(_) | Ended::Broken(_)))
     }
 
-    /// Bytes that `send` took and that have not left.
+    /// Bytes that `send` took and the socket did not.
     pub(crate) fn unsent(&self) -> usize {
-        self.unsent.len() + self.end.pending()
+        self.unsent.len() + self.protocol.pending()
     }
 
-    /// What the other side wished since it was last asked.
+    /// The time left, in ms, of a drain announced since the last call.
     #[must_use]
     pub(crate) fn poll_drain(&mut self) -> Option<u32> {
         self.drain_ms.take()
@@ -137,19 +128,17 @@ impl Link {
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ended::Finished => f.write_str("the server sends no more"),
+            Ended::Finished => f.write_str("the server ended its stream"),
             Ended::Closed(CloseReason::Normal) => f.write_str("the server closed the connection"),
             Ended::Closed(CloseReason::Reset) => {
                 f.write_str("the connection was reset by the server or the helper")
             }
             Ended::Closed(CloseReason::OverCredit) => {
-                f.write_str("closed: more was sent than credit allowed")
+                f.write_str("closed: this client sent more than its credit")
             }
-            Ended::Closed(CloseReason::Protocol) => {
-                f.write_str("closed: a rule of the connection was broken")
-            }
+            Ended::Closed(CloseReason::Protocol) => f.write_str("closed: protocol violation"),
             Ended::Closed(CloseReason::Moved | CloseReason::Lost) => {
-                f.write_str("closed, as if it carried a session")
+                f.write_str("closed with a reason that only sessions use")
             }
             Ended::LinkLost => f.write_str("the helper closed the link"),
             Ended::Socket(kind) => write!(f, "the link to the helper failed: {kind}"),
@@ -162,7 +151,7 @@ impl fmt::Display for Ended {
 impl std::error::Error for Ended {}
 
 impl Ended {
-    /// What a socket would say.
+    /// The result that a socket's `recv` would return.
     fn to_result(self) -> io::Result<usize> {
         let kind = match self {
             Ended::Finished | Ended::Closed(CloseReason::Normal) => return Ok(0),

@@ -1,4 +1,4 @@
-//! How a connection moves from one carrier to another.
+//! Moves of a connection from one carrier to another.
 
 use std::time::Instant;
 
@@ -13,62 +13,60 @@ use crate::stage::{Moving, Stage};
 use crate::watch::Slot;
 
 impl Connection {
-    /// Moves the connection. The application has stopped sending and has received every reply that was to come;
-    /// `send` takes nothing until [`Event::Moved`] or [`Event::MoveFailed`] follows, which may be at once.
+    /// Moves the connection. Call it after the last expected reply. `send` takes nothing until [`Event::Moved`] or
+    /// [`Event::MoveFailed`], which may follow at once.
     pub fn begin_move(&mut self, now: Instant, route: Route<'_>) -> Result<(), MoveError> {
-        self.check_quiet()?;
+        self.check_no_bytes_pending()?;
         self.start(now, route, true)
     }
 
-    /// Sets up a carrier while the old one stays in use. [`Event::Prepared`] or [`Event::MoveFailed`] follows;
-    /// after `Prepared`, call [`complete_move`](Self::complete_move) as soon as no reply is to come any more.
+    /// Establishes a carrier while the old one stays in use. [`Event::Prepared`] or [`Event::MoveFailed`] follows.
+    /// After `Prepared`, call [`complete_move`](Self::complete_move) as soon as no reply is pending.
     pub fn prepare_move(&mut self, now: Instant, route: Route<'_>) -> Result<(), MoveError> {
         self.start(now, route, false)
     }
 
-    /// Moves to what was prepared, at once. Refused while bytes are unsent or unread.
+    /// Switches to the prepared carrier at once. Refused while bytes are unsent or unread.
     pub fn complete_move(&mut self) -> Result<(), MoveError> {
         if self.moving.as_ref().is_none_or(|moving| moving.stage != Stage::Prepared) {
             return Err(MoveError::NotPrepared);
         }
-        self.check_quiet()?;
+        self.check_no_bytes_pending()?;
         self.switch();
         Ok(())
     }
 
-    /// Calls a move off. What was in use stays in use.
+    /// Cancels a move. The carrier in use stays.
     pub fn cancel_move(&mut self) {
         if let Some(moving) = self.moving.take() {
             self.discard(moving.to);
         }
     }
 
-    /// Gives up what is in use, at once. Replies that were still to come will not: what became of their requests is
-    /// unknown. For a carrier that is lost or does not answer; [`begin_move`](Self::begin_move) comes next: to another
-    /// helper at once, but back to the server after a [wait](spillway_session::Pace::wait), for many lose a helper at the
-    /// same moment.
+    /// Gives up a carrier that is lost or does not answer. Pending replies are lost, and the outcome of their requests
+    /// is unknown. Then call [`begin_move`](Self::begin_move): for another helper at once, for the server after a
+    /// [wait](spillway_session::Pace::wait), because many clients lose a helper at the same time.
     pub fn abandon(&mut self) {
         if let Some(slot) = self.active.take() {
             self.discard(slot);
         }
     }
 
-    /// Whether a move is under way or prepared.
+    /// Whether a move is in progress or prepared.
     pub fn is_moving(&self) -> bool {
         self.moving.is_some()
     }
 
-    /// Closes the idle direct connection, if there is one.
+    /// Closes an idle direct connection.
     pub fn close_idle_direct(&mut self) {
-        let wanted = self.active == Some(Slot::Direct)
+        let in_use = self.active == Some(Slot::Direct)
             || self.moving.as_ref().is_some_and(|moving| moving.to == Slot::Direct);
-        if !wanted {
+        if !in_use {
             self.direct = None;
         }
     }
 
-    /// Whether the library knows of bytes that have not arrived.
-    fn check_quiet(&mut self) -> Result<(), MoveError> {
+    fn check_no_bytes_pending(&mut self) -> Result<(), MoveError> {
         match self.active.map(|slot| self.carrier_mut(slot)) {
             Some(CarrierMut::Direct(direct)) if direct.has_unread() => Err(MoveError::Unread),
             Some(CarrierMut::Link(link)) => {
@@ -96,7 +94,7 @@ impl Connection {
         };
         let stage = Stage::Connecting { deadline: now + self.settings.connect_timeout };
         self.moving = Some(Moving { to, target, automatic, stage });
-        // On loopback, and with a direct connection that was kept, it may be there already.
+        // On loopback, or with a kept direct connection, the carrier may be ready at once.
         self.advance_move(now);
         Ok(())
     }
@@ -126,7 +124,6 @@ impl Connection {
         Ok((to, Carrier::Link(target.address)))
     }
 
-    /// Goes on with a move as far as possible without blocking.
     pub(crate) fn advance_move(&mut self, now: Instant) {
         let time = self.time(now);
         let Some(Moving { to, stage, .. }) = &self.moving else { return };
@@ -140,13 +137,13 @@ impl Connection {
             CarrierMut::None => return,
         };
         match outcome {
-            Ok(true) => self.arrived(),
+            Ok(true) => self.carrier_ready(),
             Ok(false) => self.note_connected(now, to),
             Err(why) => self.fail_move(why),
         }
     }
 
-    /// Once TCP is connected, the time for being accepted begins.
+    /// Starts the accept timeout when TCP is connected.
     fn note_connected(&mut self, now: Instant, to: Slot) {
         let connected = matches!(self.carrier_mut(to), CarrierMut::Link(link) if link.is_connected());
         let deadline = now + self.settings.accepted_timeout;
@@ -158,25 +155,25 @@ impl Connection {
         }
     }
 
-    fn arrived(&mut self) {
+    fn carrier_ready(&mut self) {
         let Some(moving) = &mut self.moving else { return };
         moving.stage = Stage::Prepared;
         if !moving.automatic {
             let target = moving.target;
-            return self.events.settled(Event::Prepared(target));
+            return self.events.move_outcome(Event::Prepared(target));
         }
-        match self.check_quiet() {
+        match self.check_no_bytes_pending() {
             Ok(()) => self.switch(),
             Err(why) => self.fail_move(why),
         }
     }
 
-    /// Something happened on a carrier that waits to be used: it may have ended.
+    /// Handles readiness of a prepared carrier, which may have ended.
     fn check_prepared(&mut self, to: Slot) {
         let failure = match self.carrier_mut(to) {
             CarrierMut::Direct(direct) => direct.check_prepared().err().map(MoveError::from),
             CarrierMut::Link(link) => {
-                // What the server says before it was asked is held for later.
+                // Receives and holds early data of the server.
                 link.has_unread();
                 match link.poll_ended() {
                     Some(Ended::Refused(reason)) => Some(MoveError::Refused(reason)),
@@ -198,7 +195,7 @@ impl Connection {
             Some(Slot::Direct) if moving.to != Slot::Direct => {
                 let keep = self.settings.keep_direct && self.direct.as_ref().is_some_and(Direct::is_usable);
                 match &mut self.direct {
-                    Some(direct) if keep => direct.rest(),
+                    Some(direct) if keep => direct.set_idle(),
                     direct => *direct = None,
                 }
             }
@@ -206,18 +203,18 @@ impl Connection {
             _ => {}
         }
         match self.carrier_mut(moving.to) {
-            CarrierMut::Direct(direct) => direct.use_again(),
+            CarrierMut::Direct(direct) => direct.set_in_use(),
             CarrierMut::Link(link) => link.in_use = true,
             CarrierMut::None => {}
         }
-        self.events.settled(Event::Moved(moving.target));
-        self.collect(moving.to);
+        self.events.move_outcome(Event::Moved(moving.target));
+        self.collect_events(moving.to);
     }
 
     fn fail_move(&mut self, why: MoveError) {
         if let Some(moving) = self.moving.take() {
             self.discard(moving.to);
-            self.events.settled(Event::MoveFailed { to: moving.target, why });
+            self.events.move_outcome(Event::MoveFailed { to: moving.target, why });
         }
     }
 

@@ -1,4 +1,4 @@
-//! Batches on their way from a link to its socket.
+//! Batches that a link has composed and the socket has not taken.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use spillway_transport::{Time, Unsent};
 
 use crate::socket;
 
-/// A batch of which the socket has not taken all.
+/// The unsent rest of a batch.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox(Unsent);
 
@@ -17,12 +17,11 @@ impl Outbox {
         self.0.is_empty()
     }
 
-    /// Bytes in it.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Gives the socket what it takes. `fill` puts what else there is on the link before each batch.
+    /// Sends batches until the socket is full. Before each batch, `fill` adds further data to the link.
     pub(crate) fn push(
         &mut self,
         now: Time,
@@ -30,14 +29,14 @@ impl Outbox {
         socket: &OwnedFd,
         mut fill: impl FnMut(&mut OpenerLink),
     ) -> io::Result<()> {
-        let next = |spent| {
-            link.recycle(spent);
+        let next = |sent_batch| {
+            link.recycle(sent_batch);
             fill(link);
             link.flush(now)
         };
         self.0.send_all(next, |bytes| match socket::send(socket, bytes) {
             Ok(sent) => Ok(Some(sent)),
-            Err(error) if socket::is_later(&error) => Ok(None),
+            Err(error) if socket::would_block(&error) => Ok(None),
             Err(error) => Err(error),
         })
     }

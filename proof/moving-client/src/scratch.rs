@@ -1,4 +1,4 @@
-//! Where encrypted links' records are opened: one place for each thread.
+//! One scratch buffer for each thread, in which records of encrypted links are decrypted.
 
 use std::cell::Cell;
 
@@ -8,11 +8,10 @@ thread_local! {
     static SCRATCH: Cell<Scratch> = Cell::default();
 }
 
-/// Lends the thread's scratch.
-pub(crate) fn with<R>(use_it: impl FnOnce(&mut Scratch) -> R) -> R {
-    // While a thread ends there is none any more.
+pub(crate) fn with<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
+    // Thread-local storage is not available while a thread ends.
     let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
-    let outcome = use_it(&mut scratch);
+    let outcome = work(&mut scratch);
     let _ = SCRATCH.try_with(|place| place.set(scratch));
     outcome
 }

@@ -1,28 +1,28 @@
-//! Where a connection may go, and its bounds.
+//! Routes and settings of a connection.
 
 use std::time::Duration;
 
 use spillway_session::LinkTarget;
 
-/// How a connection's bytes shall travel.
+/// The target of a move.
 #[derive(Clone, Copy, Debug)]
 pub enum Route<'a> {
     /// Plain TCP to the server's ordinary port.
     Direct,
-    /// A link.
+    /// A link to a helper's or the server's link port.
     Link(&'a LinkTarget),
 }
 
-/// Bounds of one connection.
+/// Settings of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How long TCP may take to connect.
+    /// Timeout of a TCP connect.
     pub connect_timeout: Duration,
-    /// How long a link may take from then on until the server's application has accepted.
+    /// Timeout from the TCP connect of a link until the server's application has accepted.
     pub accepted_timeout: Duration,
-    /// While helped, the direct connection stays open and idle.
+    /// Keeps the direct connection open and idle while helped.
     pub keep_direct: bool,
-    /// Bytes of replies that a link may carry before they are received here.
+    /// Window of a link: limit of reply bytes that the application has not received.
     pub window_bytes: u32,
 }
 

@@ -8,8 +8,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
-/// Starts to connect.
-pub(crate) fn start(target: SocketAddr) -> io::Result<OwnedFd> {
+pub(crate) fn start_connect(target: SocketAddr) -> io::Result<OwnedFd> {
     let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -20,7 +19,7 @@ pub(crate) fn start(target: SocketAddr) -> io::Result<OwnedFd> {
     }
 }
 
-/// Whether it is connected by now.
+/// Whether a connect has finished. Returns its error if it failed.
 pub(crate) fn is_connected(socket: &OwnedFd) -> io::Result<bool> {
     sockopt::socket_error(socket)??;
     match net::getpeername(socket) {
@@ -30,12 +29,10 @@ pub(crate) fn is_connected(socket: &OwnedFd) -> io::Result<bool> {
     }
 }
 
-/// Its own address.
 pub(crate) fn local_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
     Ok(net::getsockname(socket)?.try_into()?)
 }
 
-/// Sends a prefix.
 pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     loop {
         match net::send(socket, bytes, SendFlags::NOSIGNAL) {
@@ -45,12 +42,12 @@ pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// Receives; 0 is the end.
+/// Receives; 0 is the end of the stream.
 pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
     receive_with(socket, buffer, RecvFlags::empty())
 }
 
-/// Receives what has come into memory that need not have been written before; nothing is the end.
+/// Receives into uninitialized memory. An empty slice is the end of the stream.
 pub(crate) fn receive_into<'a>(
     socket: &OwnedFd,
     space: &'a mut [MaybeUninit<u8>],
@@ -67,17 +64,15 @@ fn receive_with(socket: &OwnedFd, buffer: &mut [u8], flags: RecvFlags) -> io::Re
     }
 }
 
-/// What `receive` would do, without doing it.
+/// The result that `receive` would return; leaves the bytes in the socket.
 pub(crate) fn peek(socket: &OwnedFd) -> io::Result<usize> {
     receive_with(socket, &mut [0], RecvFlags::PEEK)
 }
 
-/// Sends no more.
 pub(crate) fn finish(socket: &OwnedFd) -> io::Result<()> {
     Ok(net::shutdown(socket, Shutdown::Write)?)
 }
 
-/// Whether an error only means: later.
-pub(crate) fn is_later(error: &io::Error) -> bool {
+pub(crate) fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }

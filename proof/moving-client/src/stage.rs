@@ -1,16 +1,16 @@
-//! How far a move is.
+//! Progress of a move.
 
 use std::time::Instant;
 
 use crate::event::Carrier;
 use crate::watch::Slot;
 
-/// A carrier that is being set up.
+/// A move in progress or prepared.
 #[derive(Debug)]
 pub(crate) struct Moving {
     pub(crate) to: Slot,
     pub(crate) target: Carrier,
-    /// The move ends by itself; meanwhile nothing is sent.
+    /// The connection switches as soon as the carrier is ready, and sends nothing until then.
     pub(crate) automatic: bool,
     pub(crate) stage: Stage,
 }

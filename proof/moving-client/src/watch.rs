@@ -1,25 +1,24 @@
-//! How a connection's sockets get into the caller's epoll set.
+//! Registration of a connection's sockets in the caller's epoll set.
 
 use std::os::fd::BorrowedFd;
 
 use rustix::event::epoll::EventFlags;
 
-/// Which of a connection's sockets. During a move there are up to three: the direct one, and two links.
+/// One of a connection's sockets: the direct one and, during a move, up to two links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Slot {
     /// The direct connection.
     Direct = 0,
-    /// A link.
+    /// The first link.
     LinkA = 1,
-    /// Another link.
+    /// The second link.
     LinkB = 2,
 }
 
 impl Slot {
     pub(crate) const ALL: [Slot; 3] = [Slot::Direct, Slot::LinkA, Slot::LinkB];
 
-    /// Index into the links.
     pub(crate) fn link(self) -> Option<usize> {
         match self {
             Slot::Direct => None,
@@ -31,35 +30,35 @@ impl Slot {
 
 const SLOT_BITS: u32 = 2;
 
-/// What to put into the epoll set for a socket of the connection that the caller calls `token`.
+/// The epoll data of a socket of the connection with the caller's `token`.
 pub(crate) fn join_token(token: u64, slot: Slot) -> u64 {
     token << SLOT_BITS | slot as u64
 }
 
-/// Takes the data of an epoll event apart: the caller's token for the connection, and which socket.
-/// `None` for data that [`watch_in`](crate::Connection::watch_in) never writes: the lowest two bits are set, so
-/// a caller can mark its own descriptors that way.
+/// Splits the data of an epoll event into the caller's token for the connection and the socket. `None` if the lowest
+/// two bits are set: [`watch_in`](crate::Connection::watch_in) never writes such data, so callers can use it for their
+/// own descriptors.
 pub fn split_token(data: u64) -> Option<(u64, Slot)> {
     let slot = *Slot::ALL.get((data & ((1 << SLOT_BITS) - 1)) as usize)?;
     Some((data >> SLOT_BITS, slot))
 }
 
-/// A change that the caller's set of descriptors needs. A closed descriptor leaves an epoll set by itself.
+/// A change for the caller's epoll set. The kernel removes closed descriptors from the set.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch<'a> {
-    /// Which socket.
+    /// The socket's slot.
     pub slot: Slot,
-    /// Its descriptor.
+    /// The socket's descriptor.
     pub descriptor: BorrowedFd<'a>,
-    /// It is new: `poll_watch` has not told of it yet.
+    /// Whether to add the descriptor; otherwise modify its registration.
     pub add: bool,
-    /// Wait until it can be read.
+    /// Whether to watch for readability.
     pub readable: bool,
-    /// Wait until it can be written.
+    /// Whether to watch for writability.
     pub writable: bool,
 }
 
-/// What a socket is ready for. An error or a hang-up is both.
+/// A socket's readiness. An error or a hang-up counts as both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
     /// Reading would not block.
@@ -78,7 +77,7 @@ impl From<EventFlags> for Ready {
     }
 }
 
-/// What a socket is to be watched for, and what the caller was told.
+/// The readiness for which a socket is, or is to be, watched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Interest {
     pub(crate) readable: bool,

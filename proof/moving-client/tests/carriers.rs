@@ -1,4 +1,4 @@
-//! Both carriers and moves between them, against a server of few lines.
+//! Both carriers and moves between them, against the small server of `support`.
 
 mod support;
 
@@ -17,7 +17,7 @@ fn round_trip(client: &mut Client, length: usize, seed: usize) {
     assert_eq!(reply, request);
 }
 
-fn there_and_back(host: &str) {
+fn move_to_link_and_back(host: &str) {
     let server = Server::start(host, Limits::default());
     let target = server.target();
     let mut client = Client::connect(server.plain, Settings::default()).unwrap();
@@ -32,11 +32,11 @@ fn there_and_back(host: &str) {
 }
 
 #[test]
-fn there_and_back_again_over_ipv4() {
-    there_and_back("127.0.0.1");
+fn connections_move_to_a_link_and_back_over_ipv4() {
+    move_to_link_and_back("127.0.0.1");
 }
 
 #[test]
-fn there_and_back_again_over_ipv6() {
-    there_and_back("::1");
+fn connections_move_to_a_link_and_back_over_ipv6() {
+    move_to_link_and_back("::1");
 }

@@ -1,4 +1,4 @@
-//! Moves at their edges: what is refused, what fails, what dies meanwhile. Time is given, not waited for.
+//! Edge cases of moves: refusals, failures, and carriers that end meanwhile. Tests pass the time instead of waiting.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn helped(server: &Server, settings: Settings) -> Connection {
 }
 
 #[test]
-fn a_prepared_move_takes_no_time_and_the_old_carrier_serves_until_then() {
+fn the_old_carrier_stays_in_use_until_a_prepared_move_completes() {
     let server = Server::start("127.0.0.1", Limits::default());
     let mut connection = direct(&server);
     for round in 0..5 {
@@ -38,7 +38,10 @@ fn a_prepared_move_takes_no_time_and_the_old_carrier_serves_until_then() {
         assert!(matches!(connection.poll_event(), Some(Event::Moved(Carrier::Link(_)))));
         exchange(&mut connection, b"helped");
         connection.prepare_move(Instant::now(), Route::Direct).unwrap();
-        assert!(matches!(connection.poll_event(), Some(Event::Prepared(Carrier::Direct(_)))), "it was kept");
+        assert!(
+            matches!(connection.poll_event(), Some(Event::Prepared(Carrier::Direct(_)))),
+            "the direct connection was kept"
+        );
         exchange(&mut connection, b"still helped");
         connection.complete_move().unwrap();
         assert!(matches!(connection.poll_event(), Some(Event::Moved(Carrier::Direct(_)))));
@@ -47,7 +50,7 @@ fn a_prepared_move_takes_no_time_and_the_old_carrier_serves_until_then() {
 }
 
 #[test]
-fn a_move_called_off_changes_nothing() {
+fn a_cancelled_move_changes_nothing() {
     let server = Server::start("127.0.0.1", Limits::default());
     let mut connection = direct(&server);
     assert!(matches!(connection.complete_move(), Err(MoveError::NotPrepared)));
@@ -60,7 +63,7 @@ fn a_move_called_off_changes_nothing() {
 }
 
 #[test]
-fn it_does_not_move_while_replies_are_unread() {
+fn a_move_is_refused_while_replies_are_unread() {
     let server = Server::start("127.0.0.1", Limits::default());
     let target = server.target();
     for mut connection in [direct(&server), helped(&server, Settings::default())] {
@@ -71,7 +74,7 @@ fn it_does_not_move_while_replies_are_unread() {
         connection.send(b"a request").unwrap();
         await_readable(&mut connection);
         assert!(matches!(connection.begin_move(Instant::now(), route), Err(MoveError::Unread)));
-        // Nothing is lost by the attempt.
+        // The refused move loses no bytes.
         let mut reply = [0; 64];
         let received = connection.receive(&mut reply).unwrap();
         assert_eq!(&reply[..received], b"a request");
@@ -82,9 +85,9 @@ fn it_does_not_move_while_replies_are_unread() {
 }
 
 #[test]
-fn it_does_not_change_over_while_a_reply_is_unread() {
+fn a_prepared_move_does_not_complete_while_a_reply_is_unread() {
     let server = Server::start("127.0.0.1", Limits::default());
-    // A link port that answers nothing: the move stays under way.
+    // A port that never answers, so that the move stays in progress.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = LinkTarget { address: silent.local_addr().unwrap(), ..server.target() };
     let mut connection = direct(&server);
@@ -98,13 +101,17 @@ fn it_does_not_change_over_while_a_reply_is_unread() {
     connection.complete_move().unwrap();
     exchange(&mut connection, b"moved");
     connection.begin_move(Instant::now(), Route::Link(&target)).unwrap();
-    assert_eq!(connection.send(b"x").unwrap_err().kind(), io::ErrorKind::WouldBlock, "not during a move");
+    assert_eq!(
+        connection.send(b"x").unwrap_err().kind(),
+        io::ErrorKind::WouldBlock,
+        "`send` blocks during a move"
+    );
     connection.cancel_move();
     exchange(&mut connection, b"the move is off");
 }
 
 #[test]
-fn what_takes_too_long_is_given_up_and_the_old_carrier_stays() {
+fn a_move_times_out_and_the_old_carrier_stays() {
     let server = Server::start("127.0.0.1", Limits::default());
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = LinkTarget { address: silent.local_addr().unwrap(), ..server.target() };
@@ -115,12 +122,12 @@ fn what_takes_too_long_is_given_up_and_the_old_carrier_stays() {
     let first = connection.poll_timeout().expect("a deadline");
     connection.handle_timeout(first - Duration::from_nanos(1));
     assert!(connection.is_moving());
-    // Whether TCP has connected by now or not, some deadline ends it.
+    // The connect timeout or the accept timeout ends the move.
     while let Some(deadline) = connection.poll_timeout() {
         connection.handle_timeout(deadline);
     }
     let Some(Event::MoveFailed { to: Carrier::Link(to), why }) = connection.poll_event() else {
-        panic!("it must fail");
+        panic!("the move must fail");
     };
     assert_eq!(to, target.address);
     assert!(matches!(why, MoveError::ConnectTimeout(_) | MoveError::AcceptedTimeout(_)), "{why}");
@@ -128,7 +135,7 @@ fn what_takes_too_long_is_given_up_and_the_old_carrier_stays() {
 }
 
 #[test]
-fn the_death_of_the_idle_direct_connection_is_told_and_the_way_back_connects_anew() {
+fn a_lost_idle_direct_connection_is_an_event_and_a_move_back_opens_a_new_one() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let plain = listener.local_addr().unwrap();
     let server = Server::start("127.0.0.1", Limits::default());
@@ -147,7 +154,7 @@ fn the_death_of_the_idle_direct_connection_is_told_and_the_way_back_connects_ane
 }
 
 #[test]
-fn a_reply_that_comes_after_the_move_makes_the_direct_connection_useless() {
+fn a_reply_after_the_move_ends_the_idle_direct_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Server::start("127.0.0.1", Limits::default());
     let plain = listener.local_addr().unwrap();
@@ -157,12 +164,14 @@ fn a_reply_that_comes_after_the_move_makes_the_direct_connection_useless() {
     connection.begin_move(Instant::now(), Route::Link(&server.target())).unwrap();
     assert!(matches!(await_event(&mut connection), Event::Moved(_)));
     other_end.write_all(b"too late").unwrap();
-    let Event::IdleDirectLost(error) = await_event(&mut connection) else { panic!("it is lost") };
-    assert!(error.to_string().contains("not all replies had been awaited"), "{error}");
+    let Event::IdleDirectLost(error) = await_event(&mut connection) else {
+        panic!("the idle connection must be lost")
+    };
+    assert!(error.to_string().contains("receive all expected replies before a move"), "{error}");
 }
 
 #[test]
-fn the_direct_connection_is_not_kept_when_not_wanted() {
+fn the_direct_connection_is_closed_without_keep_direct() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Server::start("127.0.0.1", Limits::default());
     let settings = Settings { keep_direct: false, ..Settings::default() };
@@ -176,7 +185,7 @@ fn the_direct_connection_is_not_kept_when_not_wanted() {
 }
 
 #[test]
-fn without_a_server_there_is_no_way_to_direct() {
+fn a_move_to_direct_needs_a_server() {
     let server = Server::start("127.0.0.1", Limits::default());
     let now = Instant::now();
     let mut connection = Connection::pm_connect(now, &server.target(), None, Settings::default()).unwrap();
@@ -186,13 +195,13 @@ fn without_a_server_there_is_no_way_to_direct() {
 }
 
 #[test]
-fn a_link_that_closes_is_an_error_and_direct_is_still_there() {
+fn a_closed_link_is_an_error_and_the_direct_connection_remains() {
     let server = Server::start("127.0.0.1", Limits::default());
     let mut connection = direct(&server);
     connection.begin_move(Instant::now(), Route::Link(&server.target())).unwrap();
     assert!(matches!(await_event(&mut connection), Event::Moved(_)));
     exchange(&mut connection, b"helped");
-    connection.send(support::DIE).unwrap();
+    connection.send(support::CLOSE_LINK).unwrap();
     await_readable(&mut connection);
     let error = connection.receive(&mut [0; 64]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
@@ -203,7 +212,7 @@ fn a_link_that_closes_is_an_error_and_direct_is_still_there() {
 }
 
 #[test]
-fn an_end_that_came_with_the_last_bytes_is_told() {
+fn an_end_that_arrives_with_the_last_bytes_is_returned() {
     let server = Server::start("127.0.0.1", Limits::default());
     let mut connection = helped(&server, Settings::default());
     connection.send(b"last words").unwrap();
@@ -221,12 +230,12 @@ fn an_end_that_came_with_the_last_bytes_is_told() {
 }
 
 #[test]
-fn a_carrier_that_does_not_answer_is_given_up_and_direct_is_there_at_once() {
+fn an_abandoned_carrier_is_replaced_by_the_direct_connection_at_once() {
     let server = Server::start("127.0.0.1", Limits { window_bytes: 100, ..Limits::default() });
     let mut connection = direct(&server);
     connection.begin_move(Instant::now(), Route::Link(&server.target())).unwrap();
     assert!(matches!(await_event(&mut connection), Event::Moved(_)));
-    connection.send(b"whose reply nobody will await").unwrap();
+    connection.send(b"a request without a reply").unwrap();
     connection.abandon();
     assert_eq!(connection.carrier(), None);
     assert_eq!(connection.send(b"x").unwrap_err().kind(), io::ErrorKind::NotConnected);
@@ -236,7 +245,7 @@ fn a_carrier_that_does_not_answer_is_given_up_and_direct_is_there_at_once() {
 }
 
 #[test]
-fn room_is_told_when_credit_comes_alone() {
+fn credit_without_data_causes_a_room_event() {
     let server = Server::start_sink(Limits { window_bytes: 100, ..Limits::default() });
     let mut connection = helped(&server, Settings::default());
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -247,7 +256,7 @@ fn room_is_told_when_credit_comes_alone() {
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
         }
         while !matches!(connection.poll_event(), Some(Event::Room)) {
-            // As a loop does: it receives when it is told to.
+            // An event loop receives when `handle_ready` returns true.
             if turn(&mut connection, deadline) {
                 assert!(
                     connection.receive(&mut [0; 64]).is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock)

@@ -1,5 +1,4 @@
-//! Whatever is sent in whatever pieces, received into whatever buffers, and moved whenever all is quiet: the
-//! stream that comes back is the stream that was sent.
+//! The echoed stream equals the sent stream, for arbitrary sizes of sends, buffers and windows, with moves in between.
 
 mod support;
 
@@ -28,8 +27,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The byte at this offset of the stream.
-fn byte(offset: usize) -> u8 {
+fn byte_at(offset: usize) -> u8 {
     (offset % 251) as u8
 }
 
@@ -42,7 +40,7 @@ struct Stream<'a> {
 
 impl Stream<'_> {
     fn send(&mut self, length: usize) {
-        let bytes: Vec<u8> = (self.sent..self.sent + length).map(byte).collect();
+        let bytes: Vec<u8> = (self.sent..self.sent + length).map(byte_at).collect();
         match self.connection.send(&bytes) {
             Ok(sent) => self.sent += sent,
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
@@ -53,9 +51,9 @@ impl Stream<'_> {
         let mut buffer = vec![0xee; length];
         match self.connection.receive(&mut buffer) {
             Ok(received) => {
-                assert!(received > 0, "an end that nobody asked for");
+                assert!(received > 0, "the stream ended without a request to end it");
                 for (at, got) in buffer[..received].iter().enumerate() {
-                    assert_eq!(*got, byte(self.received + at), "at {}", self.received + at);
+                    assert_eq!(*got, byte_at(self.received + at), "at {}", self.received + at);
                 }
                 self.received += received;
                 assert!(self.received <= self.sent);
@@ -89,7 +87,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_comes_back_is_what_was_sent(
+    fn the_echoed_stream_equals_the_sent_stream(
         client_window in prop_oneof![1u32..100, 1000u32..300_000],
         server_window in prop_oneof![1u32..100, 1000u32..300_000],
         steps in prop::collection::vec(step(), 1..60),

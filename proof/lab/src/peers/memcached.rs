@@ -1,11 +1,9 @@
-//! memcached.
-
 use std::net::SocketAddr;
 
-use super::{Common, Kind, Peer, Sign};
+use super::{CommonOptions, Peer, PeerKind, Readiness};
 use crate::{LabError, Launch, Place};
 
-/// How to start a memcached.
+/// Options of a memcached.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), spillway_lab::LabError> {
@@ -20,13 +18,13 @@ pub struct Memcached {
     threads: usize,
     memory_mib: usize,
     connections: usize,
-    common: Common,
+    common: CommonOptions,
 }
 
 impl Default for Memcached {
     /// One thread, 64 MiB, 8,192 connections, any free port.
     fn default() -> Memcached {
-        Memcached { threads: 1, memory_mib: 64, connections: 8_192, common: Common::default() }
+        Memcached { threads: 1, memory_mib: 64, connections: 8_192, common: CommonOptions::default() }
     }
 }
 
@@ -43,7 +41,7 @@ impl Memcached {
         self
     }
 
-    /// Connections it accepts at once (`-c`).
+    /// Limit of simultaneous connections (`-c`).
     pub fn connections(mut self, connections: usize) -> Memcached {
         self.connections = connections;
         self
@@ -67,28 +65,28 @@ impl Memcached {
         self
     }
 
-    /// A variable of its environment.
+    /// Adds an environment variable.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Memcached {
         self.common.environment.push((name.into(), value.into()));
         self
     }
 
-    /// Starts it and waits until it answers.
+    /// Starts memcached and waits until it answers.
     pub fn start(&self, place: &Place) -> Result<Peer, LabError> {
         Peer::start(Box::new(self.clone()), place)
     }
 }
 
-impl Kind for Memcached {
-    fn name(&self) -> &'static str {
+impl PeerKind for Memcached {
+    fn program(&self) -> &'static str {
         "memcached"
     }
 
-    fn package(&self) -> &'static str {
+    fn debian_package(&self) -> &'static str {
         "memcached"
     }
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonOptions {
         &self.common
     }
 
@@ -98,13 +96,13 @@ impl Kind for Memcached {
             .args(["-t", &self.threads.to_string(), "-m", &self.memory_mib.to_string()])
             .args(["-c", &self.connections.to_string()]);
         if rustix::process::geteuid().is_root() {
-            // A process that changes its user forgets that it is to die with its parent.
+            // A process that changes its user loses its parent death signal (prctl(2)).
             launch = launch.args(["-u", "root"]);
         }
         Ok(launch)
     }
 
-    fn sign(&self) -> Sign {
-        Sign::Answers { question: b"stats\r\n", pid_prefix: "STAT pid ", last_line: "END" }
+    fn readiness(&self) -> Readiness {
+        Readiness::Answers { request: b"stats\r\n", pid_prefix: "STAT pid ", last_line: "END" }
     }
 }

@@ -1,4 +1,4 @@
-//! Real peers: unmodified programs as Debian ships them, in a host or on loopback.
+//! Real peers: unmodified Debian programs, on a host or on loopback.
 
 mod memcached;
 mod proxy;
@@ -19,59 +19,54 @@ pub use memcached::Memcached;
 pub use proxy::Proxy;
 pub use redis::Redis;
 
-/// How long a peer may take until it answers; a loaded machine is slow.
-const READY_WITHIN: Duration = Duration::from_secs(30);
-/// Ports tried when others are faster to take them.
-const PORTS_TRIED: usize = 8;
-/// For a connection or an answer while waiting for readiness.
+/// Time for a peer to become ready, with room for a loaded machine.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Another process may take a free port before the peer does.
+const START_ATTEMPTS_MAX: usize = 8;
+/// Timeout of a connection or reply that checks readiness.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a peer may take to end by itself.
+/// Time between SIGTERM and SIGKILL.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// Lines read of a peer's answer about itself.
-const ANSWER_LINES_MAX: usize = 400;
+/// Lines read of the reply that holds the process id.
+const REPLY_LINES_MAX: usize = 400;
 /// The state of a listening socket in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
 
-/// What all peers have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Common {
+pub(crate) struct CommonOptions {
     pub port: Option<u16>,
     pub extra: Vec<String>,
     pub wrapper: Vec<String>,
     pub environment: Vec<(String, String)>,
 }
 
-/// How to start one kind of peer and how to ask it who it is.
-trait Kind: Send + Sync {
-    /// For messages.
-    fn name(&self) -> &'static str;
-    /// The Debian package that has it.
-    fn package(&self) -> &'static str;
-    fn common(&self) -> &Common;
-    /// The command without wrapper, for this address; writes what it reads at its start.
+/// How to start one kind of peer, and how to find out that it is ready.
+trait PeerKind: Send + Sync {
+    fn program(&self) -> &'static str;
+    fn debian_package(&self) -> &'static str;
+    fn common(&self) -> &CommonOptions;
+    /// The command without wrapper. Writes the configuration file, if the program reads one.
     fn launch(&self, place: &Place, listen: SocketAddr) -> Result<Launch, LabError>;
-    /// How it is told that it is ready, and that it is no stranger.
-    fn sign(&self) -> Sign;
+    fn readiness(&self) -> Readiness;
 }
 
-/// What shows that a peer is ready.
-enum Sign {
-    /// It tells its own process id when asked.
+/// What shows that a peer is ready, and that the started process serves the port.
+enum Readiness {
+    /// The peer answers a request with its process id.
     Answers {
-        /// The request,
-        question: &'static [u8],
-        /// what the line with the id begins with,
+        request: &'static [u8],
+        /// StartError of the line that holds the process id.
         pid_prefix: &'static str,
-        /// and what the line after which there is no use waiting begins with.
+        /// StartError of the line that ends the reply.
         last_line: &'static str,
     },
-    /// The process that was started listens at its address.
+    /// The process listens at its address.
     Listens,
 }
 
 /// A running peer. Dropping it kills it.
 pub struct Peer {
-    kind: Box<dyn Kind>,
+    kind: Box<dyn PeerKind>,
     place: Place,
     process: Process,
     address: SocketAddr,
@@ -85,124 +80,132 @@ impl std::fmt::Debug for Peer {
 }
 
 impl Peer {
-    fn start(kind: Box<dyn Kind>, place: &Place) -> Result<Peer, LabError> {
+    fn start(kind: Box<dyn PeerKind>, place: &Place) -> Result<Peer, LabError> {
         let fixed = kind.common().port;
         let mut attempts = 0;
         loop {
             attempts += 1;
             let port = fixed.map_or_else(|| place.free_port(), Ok)?;
             let address = SocketAddr::new(place.address(), port);
-            match begin(kind.as_ref(), place, address) {
+            match start_and_wait(kind.as_ref(), place, address) {
                 Ok((process, pid)) => return Ok(Peer { kind, place: place.clone(), process, address, pid }),
-                // Somebody else may have taken the port first.
-                Err(Start::Ended(_)) if fixed.is_none() && attempts < PORTS_TRIED => {}
-                Err(Start::Ended(e) | Start::Failed(e)) => return Err(e),
+                // Another process may have taken the port.
+                Err(StartError::Ended(_)) if fixed.is_none() && attempts < START_ATTEMPTS_MAX => {}
+                Err(StartError::Ended(e) | StartError::Failed(e)) => return Err(e),
             }
         }
     }
 
-    /// Where it listens. Reach it from a thread in the lab, see [`Place::enter`].
+    /// The address at which the peer listens, reachable from a thread in the lab: see [`Place::enter`].
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The process id of the server itself, also behind a wrapper.
+    /// The process id of the server itself, not of its wrapper.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The process as started, wrapper included.
+    /// The started process: the wrapper, if there is one.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
 
-    /// Asks it to end and waits.
+    /// Sends SIGTERM, SIGKILL after 5 s, and waits until the process has ended.
     pub fn stop(&mut self) {
         self.process.stop(STOP_GRACE);
     }
 
-    /// Kills it (SIGKILL) and waits.
+    /// Sends SIGKILL and waits until the process has ended.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Ends it if it still runs and starts it afresh at the same address, empty.
+    /// Stops the peer if it runs, and starts it without data at the same address.
     pub fn restart(&mut self) -> Result<(), LabError> {
         self.stop();
-        let (process, pid) = begin(self.kind.as_ref(), &self.place, self.address).map_err(|e| match e {
-            Start::Ended(e) | Start::Failed(e) => e,
-        })?;
+        let (process, pid) =
+            start_and_wait(self.kind.as_ref(), &self.place, self.address).map_err(|e| match e {
+                StartError::Ended(e) | StartError::Failed(e) => e,
+            })?;
         (self.process, self.pid) = (process, pid);
         Ok(())
     }
 }
 
-/// Why a peer did not come up.
-enum Start {
-    /// It ended by itself, as it does when its port is taken.
+enum StartError {
+    /// The process ended, for example because its port is taken.
     Ended(LabError),
     Failed(LabError),
 }
 
-/// Starts a peer and waits until it answers, and answers as the very process that was started.
-fn begin(kind: &dyn Kind, place: &Place, address: SocketAddr) -> Result<(Process, u32), Start> {
-    let Common { extra, wrapper, environment, .. } = kind.common();
-    let launch = kind.launch(place, address).map_err(Start::Failed)?;
-    let mut launch = launch.args(extra).wrapper(wrapper).name(kind.name());
+/// Starts a peer and waits until it is ready. Checks that the started process, and no other, serves the address.
+fn start_and_wait(
+    kind: &dyn PeerKind,
+    place: &Place,
+    address: SocketAddr,
+) -> Result<(Process, u32), StartError> {
+    let CommonOptions { extra, wrapper, environment, .. } = kind.common();
+    let launch = kind.launch(place, address).map_err(StartError::Failed)?;
+    let mut launch = launch.args(extra).wrapper(wrapper).name(kind.program());
     for (name, value) in environment {
         launch = launch.env(name, value);
     }
-    let mut process = place.spawn(&launch).map_err(Start::Failed)?;
-    let what = |problem: &str| format!("{} ({address}, package {}) {problem}", kind.name(), kind.package());
-    let deadline = Instant::now() + READY_WITHIN;
+    let mut process = place.spawn(&launch).map_err(StartError::Failed)?;
+    let what = |problem: &str| {
+        format!("{} ({address}, package {}) {problem}", kind.program(), kind.debian_package())
+    };
+    let deadline = Instant::now() + READY_TIMEOUT;
     loop {
         if let Some(status) = process.exit() {
             let what = what(&format!("ended at once with {status}"));
-            return Err(Start::Ended(LabError::NotReady { what, output: process.tail() }));
+            return Err(StartError::Ended(LabError::NotReady { what, output: process.tail() }));
         }
-        let answer = match kind.sign() {
-            Sign::Answers { question, pid_prefix, last_line } => {
-                place.enter(|| ask(address, question, pid_prefix, last_line)).map_err(Start::Failed)?
-            }
-            Sign::Listens => listener(process.pid(), address),
+        let answer = match kind.readiness() {
+            Readiness::Answers { request, pid_prefix, last_line } => place
+                .enter(|| request_pid(address, request, pid_prefix, last_line))
+                .map_err(StartError::Failed)?,
+            Readiness::Listens => listener(process.pid(), address),
         };
         let problem = match answer {
-            Ok(pid) if in_group(pid, process.pid()) => return Ok((process, pid)),
-            // A stranger has the port: ours will notice and end.
-            Ok(pid) => format!("is not what answers there, but process {pid}"),
+            Ok(pid) if in_process_group(pid, process.pid()) => return Ok((process, pid)),
+            // Another process has the port; ours will fail to bind and end.
+            Ok(pid) => format!("did not get its port: process {pid} answers there"),
             Err(e) => format!("does not answer: {e}"),
         };
         if Instant::now() >= deadline {
-            return Err(Start::Failed(LabError::NotReady { what: what(&problem), output: process.tail() }));
+            return Err(StartError::Failed(LabError::NotReady {
+                what: what(&problem),
+                output: process.tail(),
+            }));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Whether a process is the one started or belongs to it.
-fn in_group(pid: u32, leader: u32) -> bool {
+fn in_process_group(pid: u32, leader: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| getpgid(Some(pid)).is_ok_and(|group| group.as_raw_pid().unsigned_abs() == leader))
 }
 
-fn ask(address: SocketAddr, question: &[u8], pid_prefix: &str, last_line: &str) -> io::Result<u32> {
+fn request_pid(address: SocketAddr, request: &[u8], pid_prefix: &str, last_line: &str) -> io::Result<u32> {
     let mut stream = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
     stream.set_read_timeout(Some(PROBE_TIMEOUT))?;
-    stream.write_all(question)?;
+    stream.write_all(request)?;
     find_pid(BufReader::new(stream), pid_prefix, last_line)
 }
 
-/// The id of a process, once it listens at an address in its own network namespace.
+/// Returns `pid` if that process listens at `address` in its network namespace, and an error otherwise.
 fn listener(pid: u32, address: SocketAddr) -> io::Result<u32> {
     let process = Path::new("/proc").join(pid.to_string());
     let sockets = fs::read_to_string(process.join("net/tcp"))?;
     let inode = listening_inode(&sockets, address)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "nobody listens there"))?;
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no socket listens there"))?;
     let ours = format!("socket:[{inode}]");
     let mut files = fs::read_dir(process.join("fd"))?.flatten();
     match files.any(|file| fs::read_link(file.path()).is_ok_and(|target| target == Path::new(&ours))) {
         true => Ok(pid),
-        false => Err(io::Error::new(io::ErrorKind::AddrInUse, "somebody else listens there")),
+        false => Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there")),
     }
 }
 
@@ -212,15 +215,15 @@ fn listening_inode(table: &str, address: SocketAddr) -> Option<u64> {
     // The kernel prints the address as one number in the machine's own byte order.
     let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port());
     table.lines().find_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let listens = words.get(1) == Some(&local.as_str()) && words.get(3) == Some(&LISTENING);
-        if listens { words.get(9)?.parse().ok() } else { None }
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let listens = fields.get(1) == Some(&local.as_str()) && fields.get(3) == Some(&LISTENING);
+        if listens { fields.get(9)?.parse().ok() } else { None }
     })
 }
 
 fn find_pid(answer: impl BufRead, prefix: &str, last: &str) -> io::Result<u32> {
     let mut pid = None;
-    for line in answer.lines().take(ANSWER_LINES_MAX) {
+    for line in answer.lines().take(REPLY_LINES_MAX) {
         let line = line?;
         if let Some(value) = line.strip_prefix(prefix) {
             pid = value.trim().parse().ok();
@@ -229,7 +232,7 @@ fn find_pid(answer: impl BufRead, prefix: &str, last: &str) -> io::Result<u32> {
             break;
         }
     }
-    pid.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it does not tell its process id"))
+    pid.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the reply holds no process id"))
 }
 
 #[cfg(test)]
@@ -237,14 +240,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_process_id_is_found_in_an_answer() {
+    fn the_process_id_is_found_in_a_reply() {
         let memcached = "STAT pid 77\r\nSTAT uptime 1\r\nEND\r\n";
         assert_eq!(find_pid(memcached.as_bytes(), "STAT pid ", "END").unwrap(), 77);
         let redis = "$99\r\n# Server\r\nredis_version:7.0.15\r\nprocess_id:4242\r\n\r\n";
         assert_eq!(find_pid(redis.as_bytes(), "process_id:", "-").unwrap(), 4242);
         assert!(find_pid("-ERR no\r\nprocess_id:1\r\n".as_bytes(), "process_id:", "-").is_err());
         assert!(find_pid("STAT pid x\r\nEND\r\n".as_bytes(), "STAT pid ", "END").is_err());
-        let endless = "a\r\n".repeat(ANSWER_LINES_MAX) + "STAT pid 1\r\n";
+        let endless = "a\r\n".repeat(REPLY_LINES_MAX) + "STAT pid 1\r\n";
         assert!(find_pid(endless.as_bytes(), "STAT pid ", "END").is_err());
     }
 

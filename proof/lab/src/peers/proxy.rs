@@ -1,13 +1,12 @@
-//! Proxies that stand where a helper stands: nginx, haproxy and nutcracker, each with one worker and no logs, as their
-//! checked-in configurations in `proof/lab/peers` say.
+//! Proxies in the place of a helper: nginx, haproxy and nutcracker, each with one worker and without logs, configured
+//! by the files in `proof/lab/peers`.
 
 use std::fs;
 use std::net::SocketAddr;
 
-use super::{Common, Kind, Peer, Sign};
+use super::{CommonOptions, Peer, PeerKind, Readiness};
 use crate::{LabError, Launch, Place};
 
-/// Which program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Program {
     Nginx,
@@ -15,7 +14,7 @@ enum Program {
     Nutcracker { redis: bool },
 }
 
-/// How to start a proxy in front of a server.
+/// Options of a proxy in front of a server.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), spillway_lab::LabError> {
@@ -31,32 +30,32 @@ enum Program {
 pub struct Proxy {
     program: Program,
     server: SocketAddr,
-    common: Common,
+    common: CommonOptions,
 }
 
 impl Proxy {
-    /// nginx with its stream module: passes bytes.
+    /// nginx with its stream module, which forwards bytes.
     pub fn nginx(server: SocketAddr) -> Proxy {
         Proxy::new(Program::Nginx, server)
     }
 
-    /// haproxy in TCP mode: passes bytes.
+    /// haproxy in TCP mode, which forwards bytes.
     pub fn haproxy(server: SocketAddr) -> Proxy {
         Proxy::new(Program::Haproxy, server)
     }
 
-    /// nutcracker (twemproxy) before a memcached: gathers its clients' requests on one connection.
+    /// nutcracker (twemproxy) in front of a memcached, which sends all clients' requests on one connection.
     pub fn nutcracker(server: SocketAddr) -> Proxy {
         Proxy::new(Program::Nutcracker { redis: false }, server)
     }
 
-    /// nutcracker before a redis.
+    /// nutcracker in front of a redis.
     pub fn nutcracker_for_redis(server: SocketAddr) -> Proxy {
         Proxy::new(Program::Nutcracker { redis: true }, server)
     }
 
     fn new(program: Program, server: SocketAddr) -> Proxy {
-        Proxy { program, server, common: Common::default() }
+        Proxy { program, server, common: CommonOptions::default() }
     }
 
     /// A fixed port instead of any free one.
@@ -65,7 +64,7 @@ impl Proxy {
         self
     }
 
-    /// Starts it and waits until it listens.
+    /// Starts the proxy and waits until it listens.
     pub fn start(&self, place: &Place) -> Result<Peer, LabError> {
         Peer::start(Box::new(self.clone()), place)
     }
@@ -89,8 +88,8 @@ impl Proxy {
     }
 }
 
-impl Kind for Proxy {
-    fn name(&self) -> &'static str {
+impl PeerKind for Proxy {
+    fn program(&self) -> &'static str {
         match self.program {
             Program::Nginx => "nginx",
             Program::Haproxy => "haproxy",
@@ -98,7 +97,7 @@ impl Kind for Proxy {
         }
     }
 
-    fn package(&self) -> &'static str {
+    fn debian_package(&self) -> &'static str {
         match self.program {
             Program::Nginx => "libnginx-mod-stream and nginx",
             Program::Haproxy => "haproxy",
@@ -106,20 +105,20 @@ impl Kind for Proxy {
         }
     }
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonOptions {
         &self.common
     }
 
     fn launch(&self, place: &Place, listen: SocketAddr) -> Result<Launch, LabError> {
         let directory = place.directory();
-        let file = directory.join(format!("{}-{}.conf", self.name(), listen.port()));
+        let file = directory.join(format!("{}-{}.conf", self.program(), listen.port()));
         fs::write(&file, self.configuration(&directory.display().to_string(), listen))
             .map_err(LabError::io(format!("cannot write {}", file.display())))?;
-        let launch = Launch::new(self.name());
+        let launch = Launch::new(self.program());
         Ok(match self.program {
             Program::Nginx => launch.arg("-p").arg(directory).args(["-e", "stderr", "-c"]).arg(file),
             Program::Haproxy => launch.args(["-db", "-f"]).arg(file),
-            // It insists on a port for its statistics.
+            // nutcracker cannot run without a statistics port (`-s`).
             Program::Nutcracker { .. } => launch
                 .args([
                     "-v",
@@ -134,8 +133,8 @@ impl Kind for Proxy {
         })
     }
 
-    fn sign(&self) -> Sign {
-        Sign::Listens
+    fn readiness(&self) -> Readiness {
+        Readiness::Listens
     }
 }
 
@@ -144,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn configurations_are_whole_and_as_the_issue_wants_them() {
+    fn configurations_are_complete_with_one_worker_and_no_logs() {
         let (server, listen) = ("10.77.0.1:11211".parse().unwrap(), "10.77.0.2:7000".parse().unwrap());
         for (proxy, one_worker) in [
             (Proxy::nginx(server), "worker_processes 1;"),

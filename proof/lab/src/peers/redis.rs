@@ -1,14 +1,12 @@
-//! redis.
-
 use std::net::SocketAddr;
 
-use super::{Common, Kind, Peer, Sign};
+use super::{CommonOptions, Peer, PeerKind, Readiness};
 use crate::{LabError, Launch, Place};
 
-/// How to start a redis: in memory only, nothing written to disk.
+/// Options of a redis, which keeps its data in memory only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redis {
-    common: Common,
+    common: CommonOptions,
 }
 
 impl Redis {
@@ -30,28 +28,28 @@ impl Redis {
         self
     }
 
-    /// A variable of its environment.
+    /// Adds an environment variable.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Redis {
         self.common.environment.push((name.into(), value.into()));
         self
     }
 
-    /// Starts it and waits until it answers.
+    /// Starts redis and waits until it answers.
     pub fn start(&self, place: &Place) -> Result<Peer, LabError> {
         Peer::start(Box::new(self.clone()), place)
     }
 }
 
-impl Kind for Redis {
-    fn name(&self) -> &'static str {
+impl PeerKind for Redis {
+    fn program(&self) -> &'static str {
         "redis-server"
     }
 
-    fn package(&self) -> &'static str {
+    fn debian_package(&self) -> &'static str {
         "redis-server"
     }
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &CommonOptions {
         &self.common
     }
 
@@ -59,11 +57,11 @@ impl Kind for Redis {
         Ok(Launch::new("redis-server")
             .args(["--bind", &listen.ip().to_string(), "--port", &listen.port().to_string()])
             .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-            // It would refuse clients whose true address is not loopback, through helpers too.
+            // Protected mode refuses clients whose original address is not loopback, also through helpers.
             .args(["--protected-mode", "no"]))
     }
 
-    fn sign(&self) -> Sign {
-        Sign::Answers { question: b"INFO server\r\n", pid_prefix: "process_id:", last_line: "-" }
+    fn readiness(&self) -> Readiness {
+        Readiness::Answers { request: b"INFO server\r\n", pid_prefix: "process_id:", last_line: "-" }
     }
 }

@@ -1,8 +1,8 @@
-//! Echo: what is sent must come back, byte for byte.
+//! Echo: the reply must equal the request.
 
 use super::{Protocol, Request, Sent, Verdict, derive, excerpt};
 
-/// Payloads of one size, each different from the one before.
+/// Payloads of one size, each different from the previous one.
 #[derive(Clone, Debug)]
 pub struct Echo {
     seed: u64,
@@ -11,7 +11,7 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Payloads of `size` bytes (at least 1) that follow from `seed`.
+    /// Payloads of `size` bytes (at least 1), derived from `seed`.
     pub fn new(seed: u64, size: usize) -> Echo {
         Echo { seed, next: 0, expected: vec![0; size] }
     }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_single_wrong_byte_is_caught() {
+    fn every_altered_byte_is_detected() {
         let mut echo = Echo::new(7, 21);
         let mut bytes = Vec::new();
         let request = echo.draw();

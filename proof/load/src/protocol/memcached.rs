@@ -5,7 +5,7 @@ use super::store::{Dialect, Space, Store, push_decimal};
 /// A thread's requests to a memcached.
 pub type Memcached = Store<Text>;
 
-/// The text protocol.
+/// memcached's text protocol.
 #[derive(Clone, Copy, Debug)]
 pub enum Text {}
 
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_as_asked_and_keys_are_printable_and_different() {
+    fn keys_have_their_size_and_are_printable_and_distinct() {
         let mut seen = std::collections::HashSet::new();
         for key_size in [8, 9, 20, 21, 32, 250] {
             let space = Space { seed: 1, key_size, value_size: 64 };
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn every_single_wrong_byte_of_a_get_is_caught() {
+    fn every_altered_byte_of_a_get_reply_is_detected() {
         let mut memcached = protocol(1.0);
         let sent = memcached.encode(Request { key: 5, write: false }, &mut Vec::new());
         let right = reply(&memcached, 5, 0);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_see_what_was_stored_and_nothing_older() {
+    fn reads_return_the_stored_version_or_a_newer_one() {
         let mut memcached = protocol(0.5);
         let out = &mut Vec::new();
         let first = memcached.encode(Request { key: 5, write: true }, out);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_that_overlap_may_end_in_either_order() {
+    fn overlapping_sets_may_take_effect_in_either_order() {
         let mut memcached = protocol(0.5);
         let out = &mut Vec::new();
         let a = memcached.encode(Request { key: 5, write: true }, out);

@@ -39,7 +39,7 @@ impl Dialect for Resp {
     }
 }
 
-/// Appends `$LENGTH`, the head of a string.
+/// Appends `$LENGTH`, the head of a bulk string.
 fn push_length(length: usize, out: &mut Vec<u8>) {
     out.push(b'$');
     push_decimal(length, out);
@@ -86,12 +86,12 @@ mod tests {
     }
 
     #[test]
-    fn every_single_wrong_byte_of_a_get_is_caught() {
+    fn every_altered_byte_of_a_get_reply_is_detected() {
         let mut redis = protocol(1.0);
         let sent = redis.encode(Request { key: 5, write: false }, &mut Vec::new());
         let right = reply(&redis, 5, 0);
         assert_eq!(redis.check(&sent, &right), Verdict::Right(right.len()));
-        // What belongs to the next reply does not matter.
+        // Bytes of the next reply are not judged.
         assert_eq!(redis.check(&sent, &[&right[..], b"$21"].concat()), Verdict::Right(right.len()));
         for cut in 0..right.len() {
             assert_eq!(redis.check(&sent, &right[..cut]), Verdict::Incomplete, "cut at {cut}");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_see_what_was_stored_and_nothing_older() {
+    fn reads_return_the_stored_version_or_a_newer_one() {
         let mut redis = protocol(0.5);
         let out = &mut Vec::new();
         let set = redis.encode(Request { key: 7, write: true }, out);

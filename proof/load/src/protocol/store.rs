@@ -1,5 +1,4 @@
-//! Keys and values in a store: gets and sets whose every reply is checked to the last byte, in whichever dialect the
-//! server speaks.
+//! Gets and sets of a key-value store, with every reply checked to the last byte. A [`Dialect`] is the wire format.
 
 use std::marker::PhantomData;
 
@@ -7,50 +6,50 @@ use super::{Protocol, Request, Sent, Verdict, derive, excerpt};
 use crate::keys::Keys;
 use crate::random::{Random, mix};
 
-/// Values this long or longer begin with their version (8 bytes), so that sets can be checked.
+/// Values of at least this size begin with their version (8 bytes), by which sets are checked.
 pub const VERSIONED_VALUE_SIZE_MIN: usize = 8;
-/// The longest line that is waited for before the reply counts as garbled.
+/// A reply without a line end in this many bytes counts as garbled.
 pub(super) const LINE_MAX: usize = 2048;
 
-/// How a store is asked and how it answers. Without state: the space says all.
+/// The wire format of a store's requests and replies.
 pub trait Dialect {
-    /// Appends a whole get.
+    /// Appends a get of `key`.
     fn push_get(space: &Space, key: u32, out: &mut Vec<u8>);
 
-    /// Appends a whole set of `key` to its value in `version`.
+    /// Appends a set of `key` to its value in `version`.
     fn push_set(space: &Space, key: u32, version: u64, out: &mut Vec<u8>);
 
-    /// Appends what comes before the value in the reply to a get.
+    /// Appends the part of a get's reply before the value.
     fn push_value_head(space: &Space, key: u32, out: &mut Vec<u8>);
 
-    /// What comes after the value.
+    /// The part of a get's reply after the value.
     const VALUE_TAIL: &'static [u8];
 
     /// The reply to a set.
     const STORED: &'static [u8];
 
-    /// Whether an unexpected first line of a reply (with its end) is of a value, whose end is anyone's guess: it is
-    /// another key's, or of another size.
+    /// Whether an unexpected first line of a reply (with its line end) announces a value, of another key or size. The
+    /// end of such a reply is unknown.
     fn announces_value(line: &[u8]) -> bool;
 
     /// Whether a reply says that the key is missing.
     fn is_miss(reply: &[u8]) -> bool;
 }
 
-/// Key and value bytes of a key space, which follow from the seed alone.
+/// Derives the keys and values of a key space from its seed.
 #[derive(Clone, Debug)]
 pub struct Space {
-    /// The seed.
+    /// Seed of key names and values.
     pub seed: u64,
-    /// Keys are this long: at least 8, at most 250 bytes.
+    /// Length of keys, 8 to 250 bytes.
     pub key_size: usize,
-    /// Values are this long.
+    /// Length of values, in bytes.
     pub value_size: usize,
 }
 
 impl Space {
-    /// Appends the name of key number `key`: 8 hexadecimal digits, then letters that follow from the seed, so
-    /// that runs with different seeds do not read each other's data.
+    /// Appends the name of key number `key`: 8 hexadecimal digits, then letters derived from the seed, so that runs
+    /// with different seeds do not read each other's data.
     pub fn push_key(&self, key: u32, out: &mut Vec<u8>) {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         out.extend((0..8).rev().map(|digit| DIGITS[(key >> (4 * digit)) as usize & 15]));
@@ -78,7 +77,7 @@ impl Space {
         }
     }
 
-    /// Appends the whole right reply to a get of `key` in `version`.
+    /// Appends the right reply to a get of `key` in `version`.
     pub fn push_reply<D: Dialect>(&self, key: u32, version: u64, out: &mut Vec<u8>) {
         D::push_value_head(self, key, out);
         self.push_value(key, version, out);
@@ -101,21 +100,21 @@ pub(crate) fn push_decimal(number: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[start..]);
 }
 
-/// What is known of one key's versions. Sets of one key can overlap; the server may then keep any of them, and
-/// nothing newer may be demanded of a read until all have been answered.
+/// Versions of one key. The server may keep any of several overlapping sets, so reads may return any of their
+/// versions until all of them are answered.
 #[derive(Clone, Copy, Debug, Default)]
 struct Versions {
-    /// The newest version ever sent.
+    /// The newest version sent.
     newest: u32,
     /// The oldest version that a read sent now may return.
     oldest: u32,
-    /// The oldest version among the sets that overlap now.
-    group: u32,
+    /// The oldest version among the unanswered, overlapping sets.
+    oldest_overlapping: u32,
     unanswered: u32,
 }
 
-/// One thread's requests. Threads (and generators) that set keys must each have their own `share`: only a key's
-/// owner sets it, and so knows which versions a read may return.
+/// One thread's requests. Each thread of all generators needs its own `share`: only the thread that owns a key sets
+/// it, and knows which versions a read may return.
 #[derive(Clone, Debug)]
 pub struct Store<D> {
     space: Space,
@@ -123,7 +122,7 @@ pub struct Store<D> {
     random: Random,
     get_ratio: f64,
     share: (u32, u32),
-    /// Empty while nothing is ever set.
+    /// Versions of the owned keys; empty for a run without sets.
     versions: Vec<Versions>,
     scratch: Vec<u8>,
     dialect: PhantomData<D>,
@@ -138,7 +137,7 @@ impl<D: Dialect> Store<D> {
         Store { space, keys, random, get_ratio, share, versions, scratch: Vec::new(), dialect: PhantomData }
     }
 
-    /// Its keys and values.
+    /// The key space.
     pub fn space(&self) -> &Space {
         &self.space
     }
@@ -154,10 +153,10 @@ impl<D: Dialect> Store<D> {
         expected.clear();
         D::push_value_head(&self.space, key, &mut expected);
         let head = expected.len();
-        let whole = head + self.space.value_size + D::VALUE_TAIL.len();
+        let reply_length = head + self.space.value_size + D::VALUE_TAIL.len();
         let verdict = if reply.len() < head || reply[..head] != expected {
             unexpected_line::<D>(reply, &expected, true)
-        } else if reply.len() < whole {
+        } else if reply.len() < reply_length {
             Verdict::Incomplete
         } else {
             let version = match reply[head..].first_chunk::<VERSIONED_VALUE_SIZE_MIN>() {
@@ -168,12 +167,12 @@ impl<D: Dialect> Store<D> {
             };
             self.space.push_value(key, version, &mut expected);
             expected.extend_from_slice(D::VALUE_TAIL);
-            if reply[whole - D::VALUE_TAIL.len()..whole] != *D::VALUE_TAIL {
+            if reply[reply_length - D::VALUE_TAIL.len()..reply_length] != *D::VALUE_TAIL {
                 Verdict::Garbled
-            } else if reply[..whole] == expected && self.may_return(sent, version) {
-                Verdict::Right(whole)
+            } else if reply[..reply_length] == expected && self.may_return(sent, version) {
+                Verdict::Right(reply_length)
             } else {
-                Verdict::Wrong(whole)
+                Verdict::Wrong(reply_length)
             }
         };
         self.scratch = expected;
@@ -186,34 +185,34 @@ impl<D: Dialect> Store<D> {
         }
         match self.owned(sent.request.key) {
             Some(versions) => (sent.version..=u64::from(versions.newest)).contains(&version),
-            None => true, // another thread's key: the bytes were checked, its versions are not known here
+            None => true, // another thread's key, whose versions this thread does not know
         }
     }
 
     fn check_set(&mut self, sent: &Sent, reply: &[u8]) -> Verdict {
         let expected = D::STORED;
         if !reply.starts_with(expected) {
-            // The set may still take effect, so `unanswered` stays up and reads of this key stay lenient.
+            // The set may still take effect: keep it unanswered, so that reads may return its version.
             return unexpected_line::<D>(reply, expected, false);
         }
         if let Some(versions) = self.owned(sent.request.key) {
             versions.unanswered -= 1;
             if versions.unanswered == 0 {
-                versions.oldest = versions.group;
+                versions.oldest = versions.oldest_overlapping;
             }
         }
         Verdict::Right(expected.len())
     }
 }
 
-/// Judges a reply whose first line is not the expected one, as far as it has come.
+/// Judges a complete or partial reply whose first line is not the expected one.
 fn unexpected_line<D: Dialect>(reply: &[u8], expected: &[u8], value_may_follow: bool) -> Verdict {
     if expected.starts_with(reply) {
         return Verdict::Incomplete;
     }
     match reply.iter().position(|&byte| byte == b'\n') {
         Some(end) if value_may_follow && D::announces_value(&reply[..=end]) => Verdict::Garbled,
-        // A miss, or an error line.
+        // The line is a miss or an error.
         Some(end) => Verdict::Wrong(end + 1),
         None if reply.len() > LINE_MAX => Verdict::Garbled,
         None => Verdict::Incomplete,
@@ -227,7 +226,7 @@ impl<D: Dialect> Protocol for Store<D> {
         if !write {
             return Request { key, write };
         }
-        // The nearest key of this thread's share: as popular, and nobody else's.
+        // The nearest key of this thread's share has about the same popularity.
         let (index, of) = self.share;
         let own = key - key % of + index;
         Request { key: if own < self.keys.count() { own } else { index }, write }
@@ -239,7 +238,7 @@ impl<D: Dialect> Protocol for Store<D> {
             if request.write {
                 versions.newest = versions.newest.wrapping_add(1);
                 if versions.unanswered == 0 {
-                    versions.group = versions.newest;
+                    versions.oldest_overlapping = versions.newest;
                 }
                 versions.unanswered += 1;
                 version = u64::from(versions.newest);

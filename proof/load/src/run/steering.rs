@@ -1,4 +1,4 @@
-//! The thread that steers: hears the workers, commands and signals, and tells what happens.
+//! The steering thread: handles messages of workers, commands and signals, and writes the output.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,12 +19,10 @@ use crate::report::{Bins, DECISIONS_MAX, Event, Mark, Move, Report, TROUBLES_MAX
 use crate::signals::Signals;
 use crate::worker::{FromWorker, ToWorker};
 
-/// The longest line of standard input.
-const LINE_MAX: usize = 4096;
-/// Time from setting time zero to time zero, so that no worker begins late.
+const LINE_BYTES_MAX: usize = 4096;
+/// Time zero is this far in the future, so that all workers know it in time.
 const START_DELAY_NS: u64 = 5_000_000;
 
-/// The thread that steers.
 pub(super) struct Steering<'a> {
     config: &'a Config,
     control: Option<OwnedFd>,
@@ -32,14 +30,14 @@ pub(super) struct Steering<'a> {
     events: Option<Box<dyn Write + Send>>,
     progress: Option<Progress>,
     signals: Option<Signals>,
-    told: Arc<OwnedFd>,
+    steering_wake: Arc<OwnedFd>,
     pub workers: Vec<WorkerHandle>,
     ready: u32,
-    begun: bool,
+    run_started: bool,
     clock: Clock,
     cpu_before_ns: u64,
-    moves: u32,
-    /// Moves that some workers have reported, with how many.
+    next_move_id: u32,
+    /// Moves that not all workers have reported yet, with the number of workers that have.
     moving: Vec<(Move, u32)>,
     helped: Vec<u32>,
     bins: Bins,
@@ -52,7 +50,7 @@ impl<'a> Steering<'a> {
         config: &'a Config,
         surroundings: Surroundings,
         signals: Option<Signals>,
-        told: Arc<OwnedFd>,
+        steering_wake: Arc<OwnedFd>,
         workers: Vec<WorkerHandle>,
     ) -> Steering<'a> {
         let in_ms = |d: std::time::Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
@@ -62,12 +60,12 @@ impl<'a> Steering<'a> {
             events: surroundings.events,
             progress: surroundings.progress.map(|out| Progress::new(out, config)),
             signals,
-            told,
+            steering_wake,
             ready: 0,
-            begun: false,
+            run_started: false,
             clock: Clock::new(monotonic_ns()),
             cpu_before_ns: cpu_ns(),
-            moves: 0,
+            next_move_id: 0,
             moving: Vec::new(),
             helped: vec![0; workers.len()],
             bins: Bins::default(),
@@ -87,16 +85,16 @@ impl<'a> Steering<'a> {
         }
     }
 
-    pub fn drive(&mut self, news: &Receiver<FromWorker>) -> Result<Report, Error> {
+    pub fn drive(&mut self, from_workers: &Receiver<FromWorker>) -> Result<Report, Error> {
         while (self.done as usize) < self.workers.len() {
             self.wait()?;
-            let ended = self.workers.iter().filter(|worker| worker.is_over()).count();
-            let mut fresh = Bins::default();
-            while let Ok(word) = news.try_recv() {
-                self.hear(word, &mut fresh)?;
+            let ended = self.workers.iter().filter(|worker| worker.has_ended()).count();
+            let mut new_bins = Bins::default();
+            while let Ok(message) = from_workers.try_recv() {
+                self.handle_message(message, &mut new_bins)?;
             }
-            self.publish(fresh);
-            // Whoever ended before the words were read has said so in them, unless it failed.
+            self.publish(new_bins);
+            // `ended` was counted before the messages were read: a worker that ended without `Done` has panicked.
             if ended > self.done as usize {
                 return Err(Error::Usage(WORKER_FAILED.into()));
             }
@@ -104,11 +102,10 @@ impl<'a> Steering<'a> {
         Ok(self.finish())
     }
 
-    /// Waits for workers, commands and signals; obeys the latter two.
     fn wait(&mut self) -> Result<(), Error> {
         let (mut from_control, mut from_signals) = (false, false);
         {
-            let mut watched = vec![PollFd::new(&self.told, PollFlags::IN)];
+            let mut watched = vec![PollFd::new(&self.steering_wake, PollFlags::IN)];
             let signals_at = self.signals.as_ref().map(|signals| {
                 watched.push(PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN));
                 watched.len() - 1
@@ -126,8 +123,8 @@ impl<'a> Steering<'a> {
             from_control |= is_ready(control_at);
             from_signals |= is_ready(signals_at);
         }
-        // Nothing to read means that this wake-up was for another reason.
-        let _ = rustix::io::read(&self.told, &mut [0u8; 8]);
+        // Resets the eventfd; fails if something else caused this wake-up.
+        let _ = rustix::io::read(&self.steering_wake, &mut [0u8; 8]);
         if from_signals {
             let commands = self.signals.as_mut().map(Signals::take).unwrap_or_default();
             commands.into_iter().for_each(|command| self.command(command));
@@ -140,7 +137,7 @@ impl<'a> Steering<'a> {
 
     fn read_control(&mut self) {
         let Some(control) = &self.control else { return };
-        let mut buffer = [0u8; LINE_MAX];
+        let mut buffer = [0u8; LINE_BYTES_MAX];
         match rustix::io::read(control, &mut buffer) {
             Ok(0) => self.control = None,
             Ok(count) => self.line.extend_from_slice(&buffer[..count]),
@@ -155,33 +152,38 @@ impl<'a> Steering<'a> {
             }
             match Command::parse(&line) {
                 Ok(command) => self.command(command),
-                Err(why) => self.trouble(self.clock.now_ns(), format!("command not understood: {why}")),
+                Err(why) => self.trouble(self.clock.now_ns(), format!("invalid command: {why}")),
             }
         }
-        if self.line.len() > LINE_MAX {
+        if self.line.len() > LINE_BYTES_MAX {
             self.line.clear();
-            self.trouble(self.clock.now_ns(), format!("a command longer than {LINE_MAX} bytes was ignored"));
+            self.trouble(
+                self.clock.now_ns(),
+                format!("a command longer than {LINE_BYTES_MAX} bytes was ignored"),
+            );
         }
     }
 
     fn command(&mut self, command: Command) {
         let now_ns = self.clock.now_ns();
         if command.needs_helper() && self.config.helpers.addresses.is_empty() {
-            return self.trouble(now_ns, format!("`{command}` ignored: no --helper was given"));
+            return self.trouble(now_ns, format!("`{command}` ignored: the run has no --helper"));
         }
         if command.needs_open_loop() && self.config.pacing == Loop::Closed {
             return self.trouble(now_ns, format!("`{command}` ignored: a closed loop has no rate"));
         }
         match command {
-            Command::Start(at_ns) if !self.begun && self.is_ready() => self.begin(at_ns),
-            Command::Start(_) => self.trouble(now_ns, "`start` ignored: not ready, or begun already".into()),
-            command if self.begun => self.order(Order { at_ns: now_ns, command }),
-            // Before the start there is nothing to steer; but to stop must always be possible.
+            Command::Start(at_ns) if !self.run_started && self.is_ready() => self.begin(at_ns),
+            Command::Start(_) => {
+                self.trouble(now_ns, "`start` ignored: not ready, or started already".into())
+            }
+            command if self.run_started => self.order(Order { at_ns: now_ns, command }),
+            // `stop` must work before the start too; other commands have no effect then.
             Command::Stop => {
                 self.begin(None);
                 self.order(Order { at_ns: 0, command: Command::Stop });
             }
-            command => self.trouble(now_ns, format!("`{command}` ignored: the run has not begun")),
+            command => self.trouble(now_ns, format!("`{command}` ignored: the run has not started")),
         }
     }
 
@@ -190,10 +192,10 @@ impl<'a> Steering<'a> {
     }
 
     fn order(&mut self, order: Order) {
-        let id = self.moves;
-        self.moves += u32::from(matches!(order.command, Command::Move { .. }));
+        let move_id = self.next_move_id;
+        self.next_move_id += u32::from(matches!(order.command, Command::Move { .. }));
         for worker in &self.workers {
-            worker.order(ToWorker::Order { order: order.clone(), id });
+            worker.order(ToWorker::Order { order: order.clone(), move_id });
         }
     }
 
@@ -204,9 +206,9 @@ impl<'a> Steering<'a> {
         let unix_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
         let unix_zero_ns = unix_ns + u128::from(zero_ns) - u128::from(now_ns.min(zero_ns));
         self.clock = Clock::new(zero_ns);
-        self.begun = true;
+        self.run_started = true;
         if let Some(signals) = &self.signals {
-            signals.begun();
+            signals.run_started();
         }
         self.cpu_before_ns = cpu_ns();
         self.report.zero_monotonic_ns = zero_ns;
@@ -220,22 +222,22 @@ impl<'a> Steering<'a> {
         }
     }
 
-    fn hear(&mut self, news: FromWorker, fresh: &mut Bins) -> Result<(), Error> {
-        match news {
+    fn handle_message(&mut self, message: FromWorker, new_bins: &mut Bins) -> Result<(), Error> {
+        match message {
             FromWorker::Ready => {
                 self.ready += 1;
                 if self.is_ready() {
                     self.emit(&Event::Ready { connections: self.config.connections });
-                    if !self.config.hold && !self.begun {
+                    if !self.config.hold && !self.run_started {
                         self.begin(None);
                     }
                 }
             }
             FromWorker::Samples { index, mut samples, helped_now } => {
-                samples.sort_into(self.report.bin_ms, fresh);
+                samples.sort_into(self.report.bin_ms, new_bins);
                 self.helped[index as usize] = helped_now;
             }
-            FromWorker::Obeyed(order) => {
+            FromWorker::Executed(order) => {
                 let at_us = order.at_ns / 1000;
                 if let Command::Mark(name) = &order.command {
                     self.report.marks.push(Mark { at_us, name: name.clone() });
@@ -244,7 +246,7 @@ impl<'a> Steering<'a> {
                 self.note(order.at_ns, &command);
                 self.emit(&Event::Command { at_us, command });
             }
-            FromWorker::Moved(part) => self.moved(part),
+            FromWorker::Moved(thread_move) => self.moved(thread_move),
             FromWorker::Decided { at_ns, what } => {
                 if self.report.decisions.len() < DECISIONS_MAX {
                     self.note(at_ns, &what);
@@ -253,24 +255,24 @@ impl<'a> Steering<'a> {
                 self.emit(&Event::Decided { at_us: at_ns / 1000, what });
             }
             FromWorker::Trouble { at_ns, what } => self.trouble(at_ns, what),
-            FromWorker::Done { end_ns } => {
+            FromWorker::Done { arrivals_end_ns } => {
                 self.done += 1;
-                self.report.duration_ms = self.report.duration_ms.max(end_ns / 1_000_000);
+                self.report.duration_ms = self.report.duration_ms.max(arrivals_end_ns / 1_000_000);
             }
             FromWorker::Failed(error) => return Err(error),
         }
         Ok(())
     }
 
-    fn moved(&mut self, part: Move) {
-        let at = match self.moving.iter().position(|(m, _)| m.id == part.id) {
+    fn moved(&mut self, thread_move: Move) {
+        let at = match self.moving.iter().position(|(m, _)| m.id == thread_move.id) {
             Some(at) => {
-                self.moving[at].0.merge(&part);
+                self.moving[at].0.merge(&thread_move);
                 self.moving[at].1 += 1;
                 at
             }
             None => {
-                self.moving.push((part, 1));
+                self.moving.push((thread_move, 1));
                 self.moving.len() - 1
             }
         };
@@ -288,8 +290,8 @@ impl<'a> Steering<'a> {
         }
     }
 
-    fn publish(&mut self, fresh: Bins) {
-        let bins = fresh.into_vec();
+    fn publish(&mut self, new_bins: Bins) {
+        let bins = new_bins.into_vec();
         if bins.is_empty() {
             return;
         }
@@ -334,7 +336,7 @@ impl<'a> Steering<'a> {
         let Some(out) = &mut self.events else { return };
         let written = serde_json::to_writer(&mut *out, event).map_err(io::Error::from);
         if written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).is_err() {
-            // Whoever listened is gone; the run itself is none the worse for it.
+            // The reader has closed its end: the run continues without events.
             self.events = None;
         }
     }

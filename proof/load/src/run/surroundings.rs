@@ -1,17 +1,15 @@
-//! What surrounds a run.
-
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
-/// Where commands come from and output goes to. Everything may be left out.
+/// Inputs and outputs of a run, all optional.
 #[derive(Default)]
 pub struct Surroundings {
-    /// Lines of commands, as [`crate::control::Command::parse`] reads them; its end is no command.
+    /// Source of command lines for [`crate::control::Command::parse`]. Its end does not end the run.
     pub control: Option<OwnedFd>,
-    /// Gets [`crate::report::Event`]s, one JSON line each.
+    /// Output of [`crate::report::Event`]s, one JSON line each.
     pub events: Option<Box<dyn Write + Send>>,
-    /// Gets a line a second for people.
+    /// Output for people, one line a second.
     pub progress: Option<Box<dyn Write + Send>>,
-    /// Obey SIGINT and SIGTERM (stop), SIGUSR1 (move to the helper) and SIGUSR2 (move back) of this process.
+    /// Whether SIGINT and SIGTERM stop the run, SIGUSR1 moves connections to helpers, and SIGUSR2 moves them back.
     pub signals: bool,
 }

@@ -1,4 +1,4 @@
-//! The threads of a run.
+//! The worker threads of a run.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,15 +15,13 @@ use crate::protocol::memcached::Memcached;
 use crate::protocol::redis::Redis;
 use crate::protocol::store::{Dialect, Store};
 use crate::random::mix;
-use crate::worker::{FromWorker, Setting, ToWorker, Worker, wake, wake_fd};
+use crate::worker::{FromWorker, ToWorker, Worker, WorkerSetup, wake, wake_fd};
 
-/// Orders that may be under way to one worker.
-const ORDERS_MAX: usize = 256;
-/// Why a run without an outcome has none.
+const ORDERS_QUEUED_MAX: usize = 256;
+/// Error of a run whose worker thread ended without a message.
 pub(super) const WORKER_FAILED: &str =
-    "a thread of the generator failed; this is a fault of the generator itself";
+    "a thread of the load generator panicked: please report this bug, with the panic's message";
 
-/// A thread of the generator, and how it is told something.
 pub(super) struct WorkerHandle {
     orders: SyncSender<ToWorker>,
     wake: Arc<OwnedFd>,
@@ -31,33 +29,28 @@ pub(super) struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    pub(super) fn order(&self, word: ToWorker) {
-        // Fails when the worker has ended, or has 256 orders before it: a flood, not an operator.
-        if self.orders.try_send(word).is_ok() {
+    pub(super) fn order(&self, message: ToWorker) {
+        // Drops the message if the worker has ended or has `ORDERS_QUEUED_MAX` unread messages.
+        if self.orders.try_send(message).is_ok() {
             wake(&self.wake);
         }
     }
 
-    /// Whether it has ended.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Has no more orders for it, and waits until it ends.
-    ///
-    /// # Errors
-    /// The thread has panicked.
+    /// Closes the channel and waits until the worker ends. An error means that the thread panicked.
     pub(super) fn join(self) -> Result<(), Error> {
         drop(self.orders);
         self.thread.join().map_err(|_| Error::Usage(WORKER_FAILED.into()))
     }
 }
 
-/// Starts all threads of a run.
 pub(super) fn start_workers(
     config: &Config,
-    told: &Arc<OwnedFd>,
-    tell: &SyncSender<FromWorker>,
+    steering_wake: &Arc<OwnedFd>,
+    to_steering: &SyncSender<FromWorker>,
 ) -> Result<Vec<WorkerHandle>, Error> {
     let shared = Arc::new(config.clone());
     let keys = match config.zipf {
@@ -66,28 +59,28 @@ pub(super) fn start_workers(
     };
     (0..config.threads)
         .map(|index| {
-            let (orders, receiver) = sync_channel(ORDERS_MAX);
+            let (orders, receiver) = sync_channel(ORDERS_QUEUED_MAX);
             let wake = Arc::new(wake_fd()?);
-            let setting = Setting {
+            let setup = WorkerSetup {
                 config: shared.clone(),
                 index,
                 orders: receiver,
                 wake: wake.clone(),
-                tell: tell.clone(),
-                told: told.clone(),
+                to_steering: to_steering.clone(),
+                steering_wake: steering_wake.clone(),
             };
             let thread = match config.speech {
                 Speech::Memcached => {
                     let protocol: Memcached = store(config, &keys, index);
-                    spawn(index, Worker::new(setting, protocol)?)
+                    spawn(index, Worker::new(setup, protocol)?)
                 }
                 Speech::Redis => {
                     let protocol: Redis = store(config, &keys, index);
-                    spawn(index, Worker::new(setting, protocol)?)
+                    spawn(index, Worker::new(setup, protocol)?)
                 }
                 Speech::Echo => {
                     let seed = mix(config.seed) ^ mix(u64::from(config.share.0) << 32 | u64::from(index));
-                    spawn(index, Worker::new(setting, Echo::new(seed, config.value_size))?)
+                    spawn(index, Worker::new(setup, Echo::new(seed, config.value_size))?)
                 }
             };
             thread

@@ -1,4 +1,4 @@
-//! One connection as its worker sees it.
+//! One connection of a worker.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,84 +8,74 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use spillway_client::relief::Member;
 
-use super::session_link::SessionLink;
+use super::session_state::SessionState;
 use crate::clock::Clock;
 use crate::protocol::Sent;
-use crate::queue::Line;
+use crate::queue::Queue;
 use crate::report::Target;
 
-/// How far a connection is.
 #[derive(Debug, Default)]
-pub(crate) enum Link {
-    /// Not open: it waits to be opened (again).
+pub(crate) enum State {
+    /// Not open: waits in `Worker::to_open` or for a timer.
     #[default]
     Closed,
-    /// The kernel is connecting it.
-    Opening {
-        /// The socket.
-        socket: OwnedFd,
-        /// When that has taken too long.
-        limit_ns: u64,
-    },
-    /// Open: plain TCP, for runs without helpers.
+    /// The kernel is connecting the socket.
+    Opening { socket: OwnedFd, deadline_ns: u64 },
+    /// An open TCP connection, in runs without helpers.
     Plain(OwnedFd),
-    /// A moving client, for runs with helpers.
+    /// A moving client, in runs with helpers.
     Library {
-        /// Everything of it, direct or helped.
         connection: Box<spillway_moving_client::Connection>,
-        /// It was connected once.
+        /// The first carrier was established.
         open: bool,
-        /// The carrier that is wanted is ready to be used.
+        /// The target carrier is ready for use.
         prepared: bool,
-        /// Its carrier is lost, and the direct one is being made ready.
+        /// The carrier is lost, and the direct connection is being prepared.
         falling_back: bool,
     },
-    /// The client library's, for runs with sessions.
-    Session(Box<SessionLink>),
+    /// A session of the client library, in runs with sessions.
+    Session(Box<SessionState>),
 }
 
-/// The one request under way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
     pub sent: Sent,
     pub intended_ns: u64,
 }
 
-/// A connection, at most one request under way, and what waits for it.
+/// A connection with at most one pending request, and a queue of waiting ones.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub link: Link,
+    pub state: State,
     pub pending: Option<Pending>,
-    pub waiting: Line,
-    /// The beginning of a reply that came in pieces. Empty almost always.
+    pub waiting: Queue,
+    /// The received part of an incomplete reply.
     pub partial: Vec<u8>,
-    /// The end of a request that the socket had no room for. Empty almost always.
+    /// The rest of a request that the socket did not take.
     pub unsent: Vec<u8>,
-    /// How its bytes travel now.
     pub carrier: Target,
-    /// How they are to travel.
-    pub wanted: Target,
-    /// While it is wanted elsewhere nothing new is sent, but no longer than until then: a helper that does not
-    /// answer must not keep anybody from the server.
+    /// The carrier to use. Differs from `carrier` during a move.
+    pub target: Target,
+    /// Until this time, a move holds new requests back. The limit exists because a helper may never answer.
     pub hold_until_ns: u64,
-    /// Part of the current move, and no reply by the new carrier yet.
+    /// Part of the current move, without a reply by the new carrier.
     pub awaited: bool,
-    /// What its group calls it, if it goes to helpers by itself.
+    /// The connection's identity in its group, if the client library's policy moves it.
     pub member: Option<Member>,
-    /// Failed attempts to open it since it was last open.
+    /// Failed attempts to open the connection since it was last open.
     pub attempts: u32,
 }
 
 impl Default for Connection {
     fn default() -> Connection {
         Connection {
-            link: Link::Closed,
+            state: State::Closed,
             pending: None,
-            waiting: Line::default(),
+            waiting: Queue::default(),
             partial: Vec::new(),
             unsent: Vec::new(),
             carrier: Target::Direct,
-            wanted: Target::Direct,
+            target: Target::Direct,
             hold_until_ns: 0,
             awaited: false,
             member: None,
@@ -95,42 +85,41 @@ impl Default for Connection {
 }
 
 impl Connection {
-    /// Whether requests can be sent, now or after the reply under way.
+    /// Whether the connection can send requests, now or after the pending reply.
     pub fn is_open(&self) -> bool {
-        match &self.link {
-            Link::Plain(_) | Link::Library { open: true, falling_back: false, .. } => true,
-            Link::Session(session) => session.is_open,
+        match &self.state {
+            State::Plain(_) | State::Library { open: true, falling_back: false, .. } => true,
+            State::Session(session) => session.is_open,
             _ => false,
         }
     }
 
-    /// Whether no request is under way, and none waits.
     pub fn is_idle(&self) -> bool {
         self.is_open() && self.pending.is_none() && self.waiting.is_empty()
     }
 
-    /// Whether a new request would be in the way of a move.
+    /// Whether a move holds new requests back.
     pub fn is_held(&self, clock: Clock) -> bool {
-        let prepared = match self.link {
-            Link::Library { prepared, .. } => prepared,
-            // Requests may be under way when it moves.
-            Link::Session(_) => return false,
+        let prepared = match self.state {
+            State::Library { prepared, .. } => prepared,
+            // A session can move with pending requests.
+            State::Session(_) => return false,
             _ => false,
         };
-        self.wanted != self.carrier && (prepared || clock.now_ns() < self.hold_until_ns)
+        self.target != self.carrier && (prepared || clock.now_ns() < self.hold_until_ns)
     }
 }
 
-impl Link {
-    /// Sends what there is room for. One system call.
+impl State {
+    /// Sends what the socket takes, and returns the number of bytes. One system call.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let sent = match self {
-            Link::Plain(socket) => {
+            State::Plain(socket) => {
                 rustix::net::send(socket, bytes, SendFlags::NOSIGNAL).map_err(io::Error::from)
             }
-            Link::Library { connection, .. } => connection.send(bytes),
-            Link::Session(link) => link.session.send(Instant::now(), bytes),
-            Link::Closed | Link::Opening { .. } => Err(io::ErrorKind::NotConnected.into()),
+            State::Library { connection, .. } => connection.send(bytes),
+            State::Session(state) => state.session.send(Instant::now(), bytes),
+            State::Closed | State::Opening { .. } => Err(io::ErrorKind::NotConnected.into()),
         };
         match sent {
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
@@ -138,13 +127,13 @@ impl Link {
         }
     }
 
-    /// Receives what has come; 0 is the end. One system call.
+    /// Receives available bytes; 0 is the end of the stream. One system call.
     pub fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Link::Plain(socket) => Ok(rustix::net::recv(socket, buffer, RecvFlags::empty())?.0),
-            Link::Library { connection, .. } => connection.receive(buffer),
-            Link::Session(link) => link.session.receive(Instant::now(), buffer),
-            Link::Closed | Link::Opening { .. } => Err(io::ErrorKind::NotConnected.into()),
+            State::Plain(socket) => Ok(rustix::net::recv(socket, buffer, RecvFlags::empty())?.0),
+            State::Library { connection, .. } => connection.receive(buffer),
+            State::Session(state) => state.session.receive(Instant::now(), buffer),
+            State::Closed | State::Opening { .. } => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 }

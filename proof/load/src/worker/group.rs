@@ -1,23 +1,21 @@
-//! Connections that go to helpers and back together.
+//! A group: the sessions of one simulated client process, which one policy moves to helpers and back.
 
 use std::collections::HashMap;
 
 use spillway_client::Relief;
 use spillway_client::relief::Member;
 
-/// One process's connections.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) relief: Relief,
     pub(super) members: HashMap<Member, u32>,
-    /// Something was told that may have a decision follow.
+    /// The relief received an event, so its decisions must be polled.
     pub(super) is_touched: bool,
-    /// Its timer in the worker's heap; others of it there are void.
+    /// Time of the group's valid timer in the worker's heap; other timers of the group there are stale.
     pub(super) timer_ns: u64,
 }
 
 impl Group {
-    /// Without members.
     pub(super) fn new(relief: Relief) -> Group {
         Group { relief, members: HashMap::new(), is_touched: false, timer_ns: u64::MAX }
     }

@@ -1,55 +1,50 @@
-//! How far a move of many connections is.
+//! Progress of a move of several connections.
 
 use crate::report::Move;
 
-/// A move under way.
 #[derive(Debug)]
 pub(super) struct Mover {
-    /// `connections` is how many are concerned, `failed` how many of them failed so far.
     pub(super) report: Move,
     pub(super) given_ns: u64,
     pub(super) pace_ns: u64,
-    /// When the next connection may be told.
-    pub(super) next_ns: u64,
-    /// The connection whose turn to get an arrival came next when the word was given: it is told first, so that
-    /// the last one has an arrival soon after it was told.
+    pub(super) next_start_ns: u64,
+    /// The connection that starts first: the next one to get an arrival at the time of the command. Every connection
+    /// then gets an arrival, and with it its first reply, soon after its start.
     pub(super) first: usize,
-    /// This many, from `first` on, have been told or need not be.
-    pub(super) passed: usize,
-    /// Still to be told.
-    pub(super) left: u32,
-    /// Told, no reply by the new carrier yet.
+    /// Connections, from `first` on, that have started or need no move.
+    pub(super) scanned: usize,
+    pub(super) not_started: u32,
+    /// Started connections without a reply by the new carrier.
     pub(super) awaited: u32,
 }
 
 impl Mover {
-    /// One more connection was told: this many, from the first on, have been told or need not be.
-    pub(super) fn told(&mut self, passed: usize) {
-        self.passed = passed;
-        self.left -= 1;
-        self.next_ns = self.next_ns.saturating_add(self.pace_ns);
+    /// Counts a started connection and sets the next start.
+    pub(super) fn connection_started(&mut self, scanned: usize) {
+        self.scanned = scanned;
+        self.not_started -= 1;
+        self.next_start_ns = self.next_start_ns.saturating_add(self.pace_ns);
         self.awaited += 1;
     }
 
-    /// The first reply by the new carrier of a connection that was told.
-    pub(super) fn answered(&mut self, now_ns: u64) {
+    /// Counts a connection's first reply by the new carrier.
+    pub(super) fn connection_moved(&mut self, now_ns: u64) {
         self.awaited -= 1;
         self.report.first_replies_us.push(now_ns.saturating_sub(self.given_ns).div_ceil(1000));
     }
 
-    /// One that was told does not move.
-    pub(super) fn failed(&mut self) {
+    /// Counts a started connection that does not move.
+    pub(super) fn connection_failed(&mut self) {
         self.awaited -= 1;
         self.report.failed += 1;
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.left == 0 && self.awaited == 0
+    pub(super) fn has_ended(&self) -> bool {
+        self.not_started == 0 && self.awaited == 0
     }
 
-    /// What is reported of it, finished or not.
     pub(super) fn into_report(mut self) -> Move {
-        self.report.complete = self.is_over();
+        self.report.complete = self.has_ended();
         self.report.first_replies_us.sort_unstable();
         self.report
     }

@@ -1,4 +1,4 @@
-//! Opening connections: all of them before the run, lost ones again during it.
+//! Opening of all connections before the run, and of lost ones during the run.
 
 use std::cmp::Reverse;
 
@@ -7,21 +7,21 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::Worker;
-use super::connection::Link;
+use super::connection::State;
 use crate::error::Error;
 use crate::protocol::Protocol;
 
-/// Connections being opened at a time: fewer than the shortest usual backlog (128), or the kernel would drop
-/// handshakes and repeat them a second later.
+/// Limit of simultaneous attempts: below the shortest usual backlog (128), beyond which the kernel drops handshakes,
+/// which are repeated a second later.
 const OPENING_MAX: usize = 64;
-/// An attempt may take so long: two lost handshakes, and a third.
+/// Timeout of an attempt: enough for a third handshake after two losses.
 pub(super) const ATTEMPT_NS: u64 = 5_000_000_000;
-/// Pause after a loss, doubled per failed attempt.
+/// Pause before a lost connection is reopened, doubled after each failed attempt.
 const PAUSE_NS: u64 = 50_000_000;
 const PAUSE_DOUBLINGS_MAX: u32 = 6;
 
 impl<P: Protocol> Worker<P> {
-    /// Opens every connection; the first failure ends the attempt.
+    /// Opens every connection. The first failure is an error.
     pub(super) fn open_all(&mut self) -> Result<(), Error> {
         let total = self.connections.len();
         loop {
@@ -39,18 +39,18 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// Starts what is to be opened, as far as the limit allows, and acts on due pauses and limits.
+    /// Handles due timers, and starts attempts within `OPENING_MAX`.
     pub(super) fn open_due(&mut self, now_ns: u64) {
         while let Some(&Reverse((at_ns, index))) = self.timers.peek().filter(|Reverse((at, _))| *at <= now_ns)
         {
             self.timers.pop();
-            match &self.connections[index as usize].link {
-                Link::Closed => self.to_open.push_back(index),
-                Link::Opening { limit_ns, .. } if *limit_ns == at_ns => {
+            match &self.connections[index as usize].state {
+                State::Closed => self.to_open.push_back(index),
+                State::Opening { deadline_ns, .. } if *deadline_ns == at_ns => {
                     self.open_failed(index as usize, "no answer within 5 s".into());
                 }
-                Link::Library { .. } => self.library_timeout(index as usize),
-                Link::Session(_) => self.session_timeout(index as usize, at_ns),
+                State::Library { .. } => self.library_timeout(index as usize),
+                State::Session(_) => self.session_timeout(index as usize, at_ns),
                 _ => {}
             }
         }
@@ -62,12 +62,12 @@ impl<P: Protocol> Worker<P> {
     }
 
     fn open(&mut self, index: usize, now_ns: u64) {
-        let limit_ns = now_ns + ATTEMPT_NS;
+        let deadline_ns = now_ns + ATTEMPT_NS;
         let family = if self.server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         self.opening += 1;
-        if self.setting.config.sessions.is_some() {
-            return self.session_open(index, limit_ns);
+        if self.setup.config.sessions.is_some() {
+            return self.session_open(index, deadline_ns);
         }
         if !self.targets.is_empty() {
             return self.library_open(index);
@@ -83,34 +83,36 @@ impl<P: Protocol> Worker<P> {
         });
         match started {
             Ok(socket) => {
-                self.connections[index].link = Link::Opening { socket, limit_ns };
-                self.timers.push(Reverse((limit_ns, index as u32)));
+                self.connections[index].state = State::Opening { socket, deadline_ns };
+                self.timers.push(Reverse((deadline_ns, index as u32)));
             }
             Err(e) => self.open_failed(index, explain(e)),
         }
     }
 
-    /// The kernel has finished connecting, one way or the other.
+    /// Handles the end of an attempt, successful or not.
     pub(super) fn opened(&mut self, index: usize) {
-        let Link::Opening { socket, .. } = std::mem::take(&mut self.connections[index].link) else { return };
+        let State::Opening { socket, .. } = std::mem::take(&mut self.connections[index].state) else {
+            return;
+        };
         let outcome = sockopt::socket_error(&socket)
             .and_then(|outcome| outcome)
             .and_then(|()| epoll::modify(&self.epoll, &socket, super::token(index), EventFlags::IN));
         match outcome {
             Ok(()) => {
-                self.connections[index].link = Link::Plain(socket);
+                self.connections[index].state = State::Plain(socket);
                 self.is_open_now(index);
             }
             Err(e) => self.open_failed(index, explain(e)),
         }
     }
 
-    /// A connection that was being opened can be used.
+    /// Counts a finished attempt, after which the connection can be used.
     pub(super) fn is_open_now(&mut self, index: usize) {
         self.opening -= 1;
         self.connections[index].attempts = 0;
         if self.running {
-            self.go_on(index);
+            self.advance(index);
         }
     }
 
@@ -118,21 +120,21 @@ impl<P: Protocol> Worker<P> {
         self.opening -= 1;
         self.relief_leave(index);
         let connection = &mut self.connections[index];
-        connection.link = Link::Closed;
+        connection.state = State::Closed;
         connection.attempts += 1;
         self.pause(index);
         if self.running {
-            self.trouble(|| format!("connection {index} cannot be opened again: {why}"));
+            self.trouble(|| format!("cannot reopen connection {index}: {why}"));
         } else {
             self.last_failure = Some(why);
         }
     }
 
-    /// Has a closed connection opened again after a while.
+    /// Schedules the reopening of a closed connection.
     pub(super) fn pause(&mut self, index: usize) {
         let doublings = self.connections[index].attempts.min(PAUSE_DOUBLINGS_MAX);
-        // Spread, so that not all come at once.
-        let spread_ns = u64::from(self.assign.below(PAUSE_NS as u32));
+        // A random part spreads the attempts of connections lost at the same time.
+        let spread_ns = u64::from(self.assignment_random.below(PAUSE_NS as u32));
         let at_ns = self.clock.now_ns() + (PAUSE_NS << doublings) + spread_ns;
         self.timers.push(Reverse((at_ns, index as u32)));
     }

@@ -1,4 +1,4 @@
-//! Connections that go to helpers and back by themselves, in groups: each is a process with a relief of its own.
+//! Sessions that the client library's policy moves. Each group simulates one client process with its own policy.
 
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
@@ -9,48 +9,49 @@ use spillway_client::session::{SessionEvent, SessionSettings};
 use spillway_client::{Override, Relief, ReliefSettings};
 
 use super::Worker;
-use super::connection::Link;
+use super::connection::State;
 use super::group::Group;
 use crate::config::SelfRelief;
 use crate::error::Error;
 use crate::protocol::Protocol;
 
-/// No socket of a connection is marked with these bits (see `split_token`), and the eventfd has a number beyond all groups.
+/// Low bits of a group's token. Sockets have other bits (see `split_token`); the eventfd's number exceeds all groups.
 const GROUP_MARK: u64 = 3;
 const MARK_BITS: u32 = 2;
-/// Fewer wake-ups; decisions are about a tenth of a second apart.
+/// Rounds timers up to save wake-ups; decisions are about 100 ms apart.
 const TIMER_GRAIN_NS: u64 = 1_000_000;
 
 impl<P: Protocol> Worker<P> {
     /// Makes the groups that this worker's connections belong to.
     pub(super) fn make_groups(&mut self) -> Result<(), Error> {
-        let config = self.setting.config.clone();
-        let Some((link, wanted)) = config.self_relief() else { return Ok(()) };
-        let SelfRelief { group, asked } = wanted;
+        let config = self.setup.config.clone();
+        let Some((link_port, self_relief)) = config.self_relief() else { return Ok(()) };
+        let SelfRelief { group, asked } = self_relief;
         for number in 0..self.connections.len().div_ceil(group as usize) {
-            let server = config.helpers.target(link);
+            let server = config.helpers.target(link_port);
             let settings = ReliefSettings {
                 activation: ActivationSettings { sla: config.sla, ..ActivationSettings::default() },
                 asked,
                 session: SessionSettings::default(),
                 ..ReliefSettings::new(server, config.helpers.targets())
             };
-            let failed = |error| Error::system("cannot begin a relief", error);
+            let failed = |error| Error::system("cannot start the client library's relief", error);
             let relief = Relief::new(Instant::now(), settings).map_err(failed)?;
             let token = EventData::new_u64((number as u64) << MARK_BITS | GROUP_MARK);
-            epoll::add(&self.epoll, &relief, token, EventFlags::IN)
-                .map_err(|error| Error::system("cannot watch a relief", error))?;
+            epoll::add(&self.epoll, &relief, token, EventFlags::IN).map_err(|error| {
+                Error::system("cannot add the client library's relief to the epoll set", error)
+            })?;
             self.groups.push(Group::new(relief));
         }
         Ok(())
     }
 
     fn group_of(&self, index: usize) -> usize {
-        let size = self.setting.config.self_relief().map_or(1, |(_, wanted)| wanted.group as usize);
+        let size = self.setup.config.self_relief().map_or(1, |(_, self_relief)| self_relief.group as usize);
         index / size.max(1)
     }
 
-    /// A connection is to be opened where its group is; the first move says where.
+    /// Adds a connection to its group, whose first move opens it.
     pub(super) fn relief_join(&mut self, index: usize) {
         let number = self.group_of(index);
         let group = &mut self.groups[number];
@@ -60,11 +61,11 @@ impl<P: Protocol> Worker<P> {
                 self.connections[index].member = Some(member);
                 self.touch_group(number);
             }
-            None => self.open_failed(index, "its group has too many connections".into()),
+            None => self.open_failed(index, "the group has too many connections".into()),
         }
     }
 
-    /// A connection is closed.
+    /// Removes a closed connection from its group.
     pub(super) fn relief_leave(&mut self, index: usize) {
         let Some(member) = self.connections[index].member.take() else { return };
         let number = self.group_of(index);
@@ -74,8 +75,8 @@ impl<P: Protocol> Worker<P> {
         self.touch_group(number);
     }
 
-    /// A request is under way that was to be sent then; or none is.
-    pub(super) fn relief_waits(&mut self, index: usize, since_ns: Option<u64>) {
+    /// Reports a pending request by its intended send time, or `None`.
+    pub(super) fn relief_pending_since(&mut self, index: usize, since_ns: Option<u64>) {
         let Some(member) = self.connections[index].member else { return };
         let since = since_ns.map(|since_ns| {
             let waited = Duration::from_nanos(self.clock.now_ns().saturating_sub(since_ns));
@@ -86,7 +87,7 @@ impl<P: Protocol> Worker<P> {
         self.groups[number].relief.waits_since(member, since);
     }
 
-    /// Its reply came.
+    /// Reports a reply's latency.
     pub(super) fn relief_measured(&mut self, index: usize, latency_ns: u64) {
         let Some(member) = self.connections[index].member else { return };
         let number = self.group_of(index);
@@ -96,23 +97,23 @@ impl<P: Protocol> Worker<P> {
         self.touch_group(number);
     }
 
-    /// Something happened to its session.
-    pub(super) fn relief_note(&mut self, index: usize, event: &SessionEvent) {
+    /// Reports an event of the session.
+    pub(super) fn relief_session_event(&mut self, index: usize, event: &SessionEvent) {
         let Some(member) = self.connections[index].member else { return };
         let number = self.group_of(index);
         self.groups[number].relief.note(Instant::now(), member, event);
         self.touch_group(number);
     }
 
-    /// The operator's override, for all groups.
-    pub(super) fn relief_say(&mut self, word: Override) {
+    /// Overrides the policy of all groups.
+    pub(super) fn override_relief(&mut self, relief: Override) {
         for number in 0..self.groups.len() {
-            self.groups[number].relief.say(Instant::now(), word, None);
+            self.groups[number].relief.say(Instant::now(), relief, None);
             self.touch_group(number);
         }
     }
 
-    /// Epoll says that something is not a connection's. Whether it is a group's.
+    /// Handles an epoll event whose token is not a connection's. False if the token is not a group's either.
     pub(super) fn group_ready(&mut self, token: u64) -> bool {
         let number = (token >> MARK_BITS) as usize;
         let Some(group) = self.groups.get_mut(number) else { return false };
@@ -127,7 +128,7 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// When a group's relief has to do something though nothing happened.
+    /// Time of the next work for groups: 0 if a group must be polled now.
     pub(super) fn next_group_ns(&self) -> Option<u64> {
         if !self.touched_groups.is_empty() {
             return Some(0);
@@ -135,8 +136,8 @@ impl<P: Protocol> Worker<P> {
         self.group_timers.peek().map(|Reverse((at_ns, _))| *at_ns)
     }
 
-    /// Does what groups have decided. Touches them again where that is news to them.
-    pub(super) fn tend_groups(&mut self) {
+    /// Handles due timers and executes the groups' decisions.
+    pub(super) fn poll_groups(&mut self) {
         let now_ns = self.clock.now_ns();
         while let Some(&Reverse((at_ns, number))) =
             self.group_timers.peek().filter(|Reverse((at, _))| *at <= now_ns)
@@ -152,8 +153,8 @@ impl<P: Protocol> Worker<P> {
             let number = number as usize;
             self.groups[number].is_touched = false;
             self.groups[number].relief.handle_timeout(Instant::now());
-            while let Some(one) = self.groups[number].relief.poll_move() {
-                self.relief_move(number, one);
+            while let Some(next_move) = self.groups[number].relief.poll_move() {
+                self.relief_move(number, next_move);
             }
             while let Some(notice) = self.groups[number].relief.poll_notice() {
                 self.decided(format!("group {number}: {}: {notice}", notice.label()));
@@ -174,7 +175,7 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// The clock was set: timers were of another one.
+    /// Replaces all timers after the clock was set.
     pub(super) fn renew_group_timers(&mut self) {
         self.group_timers.clear();
         for number in 0..self.groups.len() {
@@ -183,18 +184,18 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    fn relief_move(&mut self, number: usize, one: Move) {
-        let Some(&index) = self.groups[number].members.get(&one.member) else { return };
+    fn relief_move(&mut self, number: usize, next_move: Move) {
+        let Some(&index) = self.groups[number].members.get(&next_move.member) else { return };
         let index = index as usize;
-        let failed = match &mut self.connections[index].link {
-            Link::Session(link) => one.apply(Instant::now(), &mut link.session).err(),
+        let failed = match &mut self.connections[index].state {
+            State::Session(state) => next_move.apply(Instant::now(), &mut state.session).err(),
             _ => {
-                let limit_ns = self.clock.now_ns() + super::opening::ATTEMPT_NS;
-                return self.session_opened(index, limit_ns, |now| one.open(now));
+                let deadline_ns = self.clock.now_ns() + super::opening::ATTEMPT_NS;
+                return self.session_opened(index, deadline_ns, |now| next_move.open(now));
             }
         };
         match failed {
-            None => self.hear_session(index),
+            None => self.poll_session(index),
             Some(error) => self.trouble(|| format!("session {index} cannot be moved: {error}")),
         }
     }

@@ -1,4 +1,4 @@
-//! Connections that are sessions of the client library: when what carries them is lost, they go on elsewhere.
+//! Connections that are sessions of the client library, which survive the loss of their carriers.
 
 use std::cmp::Reverse;
 use std::io;
@@ -11,35 +11,33 @@ use spillway_client::Session;
 use spillway_client::session::{CarrierLoss, SessionEvent, SessionSettings};
 
 use super::Worker;
-use super::connection::Link;
-use super::session_link::SessionLink;
+use super::connection::State;
+use super::session_state::SessionState;
 use crate::protocol::Protocol;
 use crate::report::Target;
 
-/// Nobody needs a session's timers sooner; fewer wake-ups.
+/// Rounds timers up to save wake-ups.
 const TIMER_GRAIN_NS: u64 = 1_000_000;
-/// After the run servers are told that sessions end, so that they do not wait for them; no longer than so.
-const CLOSING_MAX: Duration = Duration::from_secs(2);
-const CLOSING_TURN: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+const CLOSE_POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 impl<P: Protocol> Worker<P> {
     /// Starts to open a session.
-    pub(super) fn session_open(&mut self, index: usize, limit_ns: u64) {
+    pub(super) fn session_open(&mut self, index: usize, deadline_ns: u64) {
         if !self.groups.is_empty() {
             return self.relief_join(index);
         }
-        // Sessions of threads that have one each are spread as well.
-        let routes = self.setting.config.routes(index + self.setting.index as usize);
-        let server_port = self.setting.config.sessions.and_then(|sessions| sessions.link);
+        // The thread's number spreads sessions over helpers even if each thread has only one.
+        let routes = self.setup.config.routes(index + self.setup.index as usize);
+        let server_port = self.setup.config.sessions.and_then(|sessions| sessions.link);
         let settings = SessionSettings { server_port, ..SessionSettings::default() };
-        self.session_opened(index, limit_ns, |now| Session::open(now, routes, settings));
+        self.session_opened(index, deadline_ns, |now| Session::open(now, routes, settings));
     }
 
-    /// Watches a session that was made.
     pub(super) fn session_opened(
         &mut self,
         index: usize,
-        limit_ns: u64,
+        deadline_ns: u64,
         open: impl FnOnce(Instant) -> io::Result<Session>,
     ) {
         let opened = open(Instant::now()).and_then(|session| {
@@ -48,38 +46,40 @@ impl<P: Protocol> Worker<P> {
         });
         match opened {
             Ok(session) => {
-                self.connections[index].link = Link::Session(Box::new(SessionLink::new(session, limit_ns)));
-                self.take_session(index);
+                self.connections[index].state =
+                    State::Session(Box::new(SessionState::new(session, deadline_ns)));
+                self.receive_session(index);
             }
             Err(e) => self.open_failed(index, e.to_string()),
         }
     }
 
-    /// Something has come on a session's link.
     pub(super) fn session_ready(&mut self, index: usize) {
-        if let Link::Session(link) = &mut self.connections[index].link {
-            link.session.handle_ready(Instant::now());
-            self.take_session(index);
+        if let State::Session(state) = &mut self.connections[index].state {
+            state.session.handle_ready(Instant::now());
+            self.receive_session(index);
         }
     }
 
-    /// Takes what has come, and hears what the session has to tell: first that it is open.
-    fn take_session(&mut self, index: usize) {
-        if matches!(&self.connections[index].link, Link::Session(link) if !link.is_open) {
-            self.hear_session(index);
+    /// Receives available bytes and handles events. Before the session is open, events come first.
+    fn receive_session(&mut self, index: usize) {
+        if matches!(&self.connections[index].state, State::Session(state) if !state.is_open) {
+            self.poll_session(index);
         }
-        while matches!(&self.connections[index].link, Link::Session(link) if link.is_open && link.session.has_arrived())
+        while let State::Session(state) = &self.connections[index].state
+            && state.is_open
+            && state.session.has_arrived()
             && self.receive(index)
         {}
-        self.hear_session(index);
+        self.poll_session(index);
     }
 
-    pub(super) fn hear_session(&mut self, index: usize) {
-        while let Link::Session(link) = &mut self.connections[index].link {
-            match link.session.poll_event() {
+    pub(super) fn poll_session(&mut self, index: usize) {
+        while let State::Session(state) = &mut self.connections[index].state {
+            match state.session.poll_event() {
                 Some(event) => self.session_event(index, event),
-                None if !link.is_open && link.session.is_over() => {
-                    let why = link.trouble.take().unwrap_or_else(|| "it was refused".into());
+                None if !state.is_open && state.session.is_over() => {
+                    let why = state.trouble.take().unwrap_or_else(|| "the server refused it".into());
                     self.open_failed(index, why);
                 }
                 None => break,
@@ -89,33 +89,33 @@ impl<P: Protocol> Worker<P> {
     }
 
     fn session_event(&mut self, index: usize, event: SessionEvent) {
-        self.relief_note(index, &event);
+        self.relief_session_event(index, &event);
         let connection = &mut self.connections[index];
-        let Link::Session(link) = &mut connection.link else { return };
+        let State::Session(state) = &mut connection.state else { return };
         match event {
             SessionEvent::Moved(address) => {
-                let was_open = std::mem::replace(&mut link.is_open, true);
-                let was_told = std::mem::take(&mut link.is_moving);
+                let was_open = std::mem::replace(&mut state.is_open, true);
+                let was_commanded = std::mem::take(&mut state.is_moving);
                 let carrier = self.carrier_at(address);
-                self.moved(index, carrier);
+                self.set_carrier(index, carrier);
                 let connection = &mut self.connections[index];
-                if was_told && connection.wanted != carrier {
+                if was_commanded && connection.target != carrier {
                     self.move_failed(index);
                 }
-                self.connections[index].wanted = carrier;
+                self.connections[index].target = carrier;
                 if was_open {
                     self.samples.carried_on.add(self.clock.now_ns() / self.bin_ns);
-                    self.go_on(index);
+                    self.advance(index);
                 } else {
                     self.is_open_now(index);
                 }
             }
             SessionEvent::CarrierLost { address, why } => {
                 let what = format!("{address}: {why}");
-                if link.is_open && !matches!(why, CarrierLoss::Asked | CarrierLoss::SentAway) {
+                if state.is_open && !matches!(why, CarrierLoss::Asked | CarrierLoss::SentAway) {
                     self.trouble(|| format!("session {index} is not carried any more by {what}"));
                 } else {
-                    link.trouble = Some(what);
+                    state.trouble = Some(what);
                 }
             }
             SessionEvent::Accepted => {}
@@ -123,91 +123,90 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// Which carrier a link port is.
+    /// The kind of carrier at a link port.
     fn carrier_at(&self, address: SocketAddr) -> Target {
-        let own = self.setting.config.sessions.and_then(|sessions| sessions.link);
+        let own = self.setup.config.sessions.and_then(|sessions| sessions.link);
         if own == Some(address) { Target::Direct } else { Target::Helper }
     }
 
-    /// Moves a session to where it is wanted, with whatever is under way on it.
+    /// Moves a session to its target carrier, with its pending requests.
     pub(super) fn session_change(&mut self, index: usize) {
         let connection = &self.connections[index];
-        let wanted = connection.wanted;
-        let is_moving = matches!(&connection.link, Link::Session(link) if link.is_moving);
-        if wanted == connection.carrier || is_moving {
+        let target = connection.target;
+        let is_moving = matches!(&connection.state, State::Session(state) if state.is_moving);
+        if target == connection.carrier || is_moving {
             return;
         }
-        let routes = self.setting.config.routes(index + self.setting.index as usize);
-        let route = routes.iter().position(|route| self.carrier_at(route.address) == wanted);
-        let Link::Session(link) = &mut self.connections[index].link else { return };
-        match route.map(|route| link.session.move_to(Instant::now(), route)) {
+        let routes = self.setup.config.routes(index + self.setup.index as usize);
+        let route = routes.iter().position(|route| self.carrier_at(route.address) == target);
+        let State::Session(state) = &mut self.connections[index].state else { return };
+        match route.map(|route| state.session.move_to(Instant::now(), route)) {
             Some(Ok(())) => {
-                link.is_moving = true;
-                self.hear_session(index);
+                state.is_moving = true;
+                self.poll_session(index);
             }
             _ => {
-                self.connections[index].wanted = self.connections[index].carrier;
-                self.trouble(|| format!("session {index} has no way to be {wanted:?}"));
+                self.connections[index].target = self.connections[index].carrier;
+                self.trouble(|| format!("session {index} has no route to {target:?}"));
                 self.move_failed(index);
             }
         }
     }
 
-    /// Time has come for a session to do something, or for its opening to end.
+    /// Handles a session's timeout, or the deadline of its opening.
     pub(super) fn session_timeout(&mut self, index: usize, at_ns: u64) {
         let now_ns = self.clock.now_ns();
-        let Link::Session(link) = &mut self.connections[index].link else { return };
-        if link.timer_ns != at_ns {
+        let State::Session(state) = &mut self.connections[index].state else { return };
+        if state.timer_ns != at_ns {
             return;
         }
-        link.timer_ns = u64::MAX;
-        if !link.is_open && now_ns >= link.limit_ns {
-            let why = link.trouble.take().unwrap_or_else(|| "nothing carries it".into());
+        state.timer_ns = u64::MAX;
+        if !state.is_open && now_ns >= state.deadline_ns {
+            let why = state.trouble.take().unwrap_or_else(|| "no carrier was established".into());
             return self.open_failed(index, format!("no answer within 5 s: {why}"));
         }
-        link.session.handle_timeout(Instant::now());
-        self.take_session(index);
+        state.session.handle_timeout(Instant::now());
+        self.receive_session(index);
     }
 
-    /// Has `session_timeout` called when the session wants it, or a little later.
+    /// Schedules `session_timeout` at or a little after the session's next deadline.
     pub(super) fn set_session_timer(&mut self, index: usize) {
-        let Link::Session(link) = &mut self.connections[index].link else { return };
-        let wanted_ns = link.session.poll_timeout().map_or(u64::MAX, |at| {
+        let State::Session(state) = &mut self.connections[index].state else { return };
+        let wanted_ns = state.session.poll_timeout().map_or(u64::MAX, |at| {
             let in_ns = at.saturating_duration_since(Instant::now()).as_nanos();
             self.clock.now_ns().saturating_add(u64::try_from(in_ns).unwrap_or(u64::MAX))
         });
-        let at_ns = if link.is_open { wanted_ns } else { wanted_ns.min(link.limit_ns) };
+        let at_ns = if state.is_open { wanted_ns } else { wanted_ns.min(state.deadline_ns) };
         let at_ns = at_ns.checked_next_multiple_of(TIMER_GRAIN_NS).unwrap_or(u64::MAX);
-        // One that rings too early is set anew then: deadlines move on with each reply.
-        if at_ns < link.timer_ns {
-            link.timer_ns = at_ns;
+        // An early timer stays and is set again when due: each reply postpones the deadline.
+        if at_ns < state.timer_ns {
+            state.timer_ns = at_ns;
             self.timers.push(Reverse((at_ns, index as u32)));
         }
     }
 
-    /// Sets a session's timer again after the clock was set.
     pub(super) fn renew_session_timer(&mut self, index: usize) {
-        if let Link::Session(link) = &mut self.connections[index].link {
-            link.timer_ns = u64::MAX;
+        if let State::Session(state) = &mut self.connections[index].state {
+            state.timer_ns = u64::MAX;
             self.set_session_timer(index);
         }
     }
 
-    /// Ends all sessions in order. Their servers would wait a while for them otherwise.
+    /// Closes all sessions, which servers would otherwise keep until a timeout.
     pub(super) fn close_sessions(&mut self) {
-        let links = self.connections.iter_mut().map(|connection| std::mem::take(&mut connection.link));
-        let mut open: Vec<Session> = links
-            .filter_map(|link| match link {
-                Link::Session(link) if link.is_open => Some(link.session),
+        let states = self.connections.iter_mut().map(|connection| std::mem::take(&mut connection.state));
+        let mut open: Vec<Session> = states
+            .filter_map(|state| match state {
+                State::Session(state) if state.is_open => Some(state.session),
                 _ => None,
             })
             .collect();
-        let begun = Instant::now();
-        open.iter_mut().for_each(|session| session.close(begun));
-        while !open.is_empty() && begun.elapsed() < CLOSING_MAX {
+        let started = Instant::now();
+        open.iter_mut().for_each(|session| session.close(started));
+        while !open.is_empty() && started.elapsed() < CLOSE_TIMEOUT {
             let mut space = [std::mem::MaybeUninit::<epoll::Event>::uninit(); 64];
-            // Whichever it is, all are asked; and without it, all the same.
-            let _ = epoll::wait(&self.epoll, &mut space, Some(&CLOSING_TURN));
+            // All sessions are polled below, with or without an event.
+            let _ = epoll::wait(&self.epoll, &mut space, Some(&CLOSE_POLL_INTERVAL));
             let now = Instant::now();
             open.retain_mut(|session| {
                 session.handle_ready(now);

@@ -1,4 +1,4 @@
-//! Requests out, replies in, each settled exactly once.
+//! Sends requests and checks replies. Every request gets exactly one outcome.
 
 use std::io;
 
@@ -6,13 +6,13 @@ use rustix::event::epoll::{self, EventFlags};
 use spillway_moving_client::Slot;
 
 use super::Worker;
-use super::connection::{Link, Pending};
+use super::connection::{Pending, State};
 use crate::protocol::{Protocol, Request, Verdict};
 use crate::report::Target;
 use crate::samples::Outcome;
 
 impl<P: Protocol> Worker<P> {
-    /// Gives an arrival to a connection: sends it if the connection is idle, lets it wait otherwise.
+    /// Sends an arrival's request if the connection is idle, and queues the request otherwise.
     pub(super) fn dispatch(&mut self, index: usize, intended_ns: u64, request: Request) {
         if self.connections[index].is_idle() && !self.connections[index].is_held(self.clock) {
             let carrier = self.connections[index].carrier;
@@ -26,9 +26,9 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// The connection is idle: moves it if that is wanted, or sends what waits, or (closed loop) the next.
-    pub(super) fn go_on(&mut self, index: usize) {
-        if self.connections[index].wanted != self.connections[index].carrier {
+    /// Continues an idle connection: with its move, then with a waiting request, or (closed loop) a new one.
+    pub(super) fn advance(&mut self, index: usize) {
+        if self.connections[index].target != self.connections[index].carrier {
             self.change_carrier(index);
         }
         let connection = &mut self.connections[index];
@@ -49,31 +49,30 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// Sends on an idle connection; tells when that was.
+    /// Sends a request on an idle connection. Returns the send time.
     fn send(&mut self, index: usize, intended_ns: u64, request: Request) -> u64 {
         self.encoded.clear();
         let sent = self.protocol.encode(request, &mut self.encoded);
         let sent_ns = self.clock.now_ns();
         self.connections[index].pending = Some(Pending { sent, intended_ns });
-        self.relief_waits(index, Some(intended_ns));
+        self.relief_pending_since(index, Some(intended_ns));
         self.outstanding += 1;
-        match self.connections[index].link.send(&self.encoded) {
+        match self.connections[index].state.send(&self.encoded) {
             Ok(count) if count == self.encoded.len() => {}
             Ok(count) => {
                 self.connections[index].unsent.extend_from_slice(&self.encoded[count..]);
                 self.watch(index, EventFlags::IN | EventFlags::OUT);
             }
-            Err(e) => self.lose(index, &format!("while sending: {e}")),
+            Err(e) => self.handle_loss(index, &format!("while sending: {e}")),
         }
         self.touch(index);
         sent_ns
     }
 
-    /// Something happened on one of a connection's sockets.
     pub(super) fn ready(&mut self, index: usize, slot: Slot, flags: EventFlags) {
-        match self.connections.get(index).map(|c| &c.link) {
-            Some(Link::Opening { .. }) => self.opened(index),
-            Some(Link::Plain(_)) => {
+        match self.connections.get(index).map(|c| &c.state) {
+            Some(State::Opening { .. }) => self.opened(index),
+            Some(State::Plain(_)) => {
                 if flags.contains(EventFlags::OUT) {
                     self.send_rest(index);
                 }
@@ -81,10 +80,10 @@ impl<P: Protocol> Worker<P> {
                     self.receive(index);
                 }
             }
-            Some(Link::Library { .. }) => self.library_ready(index, slot, flags),
-            Some(Link::Session(_)) => self.session_ready(index),
-            // Closed while an earlier event of the same turn was handled.
-            Some(Link::Closed) | None => {}
+            Some(State::Library { .. }) => self.library_ready(index, slot, flags),
+            Some(State::Session(_)) => self.session_ready(index),
+            // An earlier event of the same turn closed the connection.
+            Some(State::Closed) | None => {}
         }
     }
 
@@ -93,36 +92,36 @@ impl<P: Protocol> Worker<P> {
         if connection.unsent.is_empty() {
             return;
         }
-        match connection.link.send(&connection.unsent) {
+        match connection.state.send(&connection.unsent) {
             Ok(count) => {
                 connection.unsent.drain(..count);
                 if connection.unsent.is_empty() {
                     self.watch(index, EventFlags::IN);
                 }
             }
-            Err(e) => self.lose(index, &format!("while sending: {e}")),
+            Err(e) => self.handle_loss(index, &format!("while sending: {e}")),
         }
     }
 
     fn watch(&mut self, index: usize, flags: EventFlags) {
-        if let Link::Plain(socket) = &self.connections[index].link {
+        if let State::Plain(socket) = &self.connections[index].state {
             let watched = epoll::modify(&self.epoll, socket, super::token(index), flags);
             if let Err(e) = watched {
-                self.lose(index, &format!("while changing what to wait for: {e}"));
+                self.handle_loss(index, &format!("while changing what to wait for: {e}"));
             }
         }
     }
 
-    /// Whether there may be more.
+    /// Receives and judges bytes. Returns whether more may be available.
     pub(super) fn receive(&mut self, index: usize) -> bool {
         let connection = &mut self.connections[index];
-        match connection.link.receive(&mut self.received) {
+        match connection.state.receive(&mut self.received) {
             Ok(0) => {
-                self.lose(index, "the other side closed it");
+                self.handle_loss(index, "the other side closed it");
                 return false;
             }
             Ok(count) if connection.partial.is_empty() => {
-                // Lent, so that the reply is judged where it was received.
+                // Takes the buffer, so that the reply is judged without a copy.
                 let received = std::mem::take(&mut self.received);
                 self.judge(index, &received[..count]);
                 self.received = received;
@@ -132,7 +131,7 @@ impl<P: Protocol> Worker<P> {
                 partial.extend_from_slice(&self.received[..count]);
                 self.judge(index, &partial);
                 partial.clear();
-                // Keeps its memory for the next time; `judge` has put back what is still incomplete.
+                // Keeps the memory. `judge` has already stored the rest of an incomplete reply.
                 if self.connections[index].partial.is_empty() {
                     self.connections[index].partial = partial;
                 }
@@ -141,22 +140,22 @@ impl<P: Protocol> Worker<P> {
                 return false;
             }
             Err(e) => {
-                self.lose(index, &e.to_string());
+                self.handle_loss(index, &e.to_string());
                 return false;
             }
         }
         true
     }
 
-    /// `reply` is everything received since the request was sent.
+    /// Judges `reply`, all bytes received since the request was sent.
     fn judge(&mut self, index: usize, reply: &[u8]) {
         let now_ns = self.clock.now_ns();
         let Some(pending) = self.connections[index].pending else {
             let carrier = self.connections[index].carrier;
             self.sample(now_ns, carrier, Outcome::Wrong, 0);
             self.samples.unasked.add(now_ns / self.bin_ns);
-            self.trouble(|| format!("connection {index}: {} bytes that nobody asked for", reply.len()));
-            self.lose(index, "closed by us after bytes that nobody asked for");
+            self.trouble(|| format!("connection {index}: {} bytes without a pending request", reply.len()));
+            self.handle_loss(index, "closed by the generator after bytes without a pending request");
             return;
         };
         let verdict = self.protocol.check(&pending.sent, reply);
@@ -191,15 +190,15 @@ impl<P: Protocol> Worker<P> {
             self.trouble(|| format!("connection {index}: wrong reply: {why}"));
         }
         if length == reply.len() {
-            self.go_on(index);
+            self.advance(index);
         } else {
-            self.lose(index, "closed by us after a reply whose end cannot be told");
+            self.handle_loss(index, "closed by the generator after a reply of unknown or wrong length");
         }
     }
 
-    /// The connection is gone, and with it the reply that was awaited. One that was helped goes on by its direct
-    /// carrier if it has one; others are opened again.
-    pub(super) fn lose(&mut self, index: usize, why: &str) {
+    /// Handles the loss of a connection and of its pending reply. A helped connection falls back to its direct carrier
+    /// if it has one; others are reopened.
+    pub(super) fn handle_loss(&mut self, index: usize, why: &str) {
         let carrier = self.connections[index].carrier;
         let now_ns = self.clock.now_ns();
         self.sample(now_ns, carrier, Outcome::Reset, 0);
@@ -212,19 +211,18 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// Closes a connection, and has it opened again after a while.
     pub(super) fn close(&mut self, index: usize) {
         self.relief_leave(index);
         let connection = &mut self.connections[index];
-        connection.link = Link::Closed;
+        connection.state = State::Closed;
         if connection.carrier == Target::Helper {
-            (connection.carrier, connection.wanted) = (Target::Direct, Target::Direct);
+            (connection.carrier, connection.target) = (Target::Direct, Target::Direct);
             self.helped_now -= 1;
         }
         self.pause(index);
     }
 
-    /// Counts the request under way as lost.
+    /// Counts the pending request as lost.
     pub(super) fn give_up_pending(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         let carrier = connection.carrier;
@@ -234,7 +232,7 @@ impl<P: Protocol> Worker<P> {
         }
     }
 
-    /// Counts all that waits for this connection as never sent.
+    /// Counts the connection's waiting requests as unsent.
     pub(super) fn give_up_waiting(&mut self, index: usize) {
         let carrier = self.connections[index].carrier;
         while let Some((intended_ns, _)) = self.pool.pop(&mut self.connections[index].waiting) {

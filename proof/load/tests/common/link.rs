@@ -1,4 +1,4 @@
-//! A link port that echoes, as a server's end of a link (`spillway-batch`) on blocking sockets.
+//! A link port that echoes: the server's end of links (`spillway-batch`) on blocking sockets.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,22 +9,22 @@ use spillway_auth::{Key, KeyRing};
 use spillway_batch::{Role, Scratch, ServerConfig, ServerEvent, ServerLink};
 use spillway_transport::Time;
 
-/// Cuts all links of a port.
-pub type Cut = Arc<Mutex<Vec<TcpStream>>>;
+/// The streams of a port's links, with which a test closes them.
+pub type Streams = Arc<Mutex<Vec<TcpStream>>>;
 
-/// Serves links whose clients have `key`; their streams are put into the list that it returns.
-pub fn link_port(key: Key) -> (SocketAddr, Cut) {
+/// Serves links of clients with `key`. Returns the port's address and its links' streams.
+pub fn link_port(key: Key) -> (SocketAddr, Streams) {
     let mut ring = KeyRing::new();
     ring.accept(Role::Client, key);
     let config = Arc::new(ServerConfig { ring, ..ServerConfig::default() });
-    let cut = Cut::default();
-    let streams = cut.clone();
+    let streams = Streams::default();
+    let new_streams = streams.clone();
     let serve = move |stream: TcpStream| {
-        streams.lock().unwrap().push(stream.try_clone().unwrap());
-        // An error is the end of a link; the client's side of it is what the tests look at.
+        new_streams.lock().unwrap().push(stream.try_clone().unwrap());
+        // An error ends the link. The tests check the client's side.
         let _ = echo(stream, &config);
     };
-    (super::server("127.0.0.1:0", serve).unwrap(), cut)
+    (super::server("127.0.0.1:0", serve).unwrap(), streams)
 }
 
 fn echo(mut stream: TcpStream, config: &Arc<ServerConfig>) -> std::io::Result<()> {
@@ -34,7 +34,7 @@ fn echo(mut stream: TcpStream, config: &Arc<ServerConfig>) -> std::io::Result<()
     let fresh = spillway_keys::fresh()?;
     let mut link = ServerLink::new(config.clone(), now(), stream.peer_addr()?, stream.local_addr()?, fresh);
     let mut buffer = vec![0; 1 << 16];
-    let mut owed = Vec::new();
+    let mut to_send = Vec::new();
     let mut scratch = Scratch::new();
     loop {
         let count = stream.read(&mut buffer)?;
@@ -44,10 +44,10 @@ fn echo(mut stream: TcpStream, config: &Arc<ServerConfig>) -> std::io::Result<()
             match link.decompose(now(), &mut input) {
                 Ok(Some(ServerEvent::Connect { id, .. })) => link.accept(id),
                 Ok(Some(ServerEvent::Data { id, bytes })) => {
-                    owed.extend_from_slice(bytes);
+                    to_send.extend_from_slice(bytes);
                     link.consumed(id, bytes.len()).unwrap();
-                    let taken = link.compose(id, &owed);
-                    owed.drain(..taken);
+                    let taken = link.compose(id, &to_send);
+                    to_send.drain(..taken);
                 }
                 Ok(Some(ServerEvent::Finished { id })) => link.finish(id),
                 Ok(Some(ServerEvent::Closed { id, reason })) => link.close(id, reason),
@@ -60,8 +60,8 @@ fn echo(mut stream: TcpStream, config: &Arc<ServerConfig>) -> std::io::Result<()
             }
         }
         while let Some(id) = link.poll_room() {
-            let taken = link.compose(id, &owed);
-            owed.drain(..taken);
+            let taken = link.compose(id, &to_send);
+            to_send.drain(..taken);
         }
         while let Some(batch) = link.flush(now()) {
             stream.write_all(batch.as_slice())?;

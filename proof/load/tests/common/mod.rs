@@ -1,5 +1,5 @@
-//! Servers for the tests: the machine's memcached, and small ones that misbehave as they are told.
-#![allow(dead_code, reason = "every test program uses its own part")]
+//! Servers for the tests: the machine's memcached, and small servers with faults.
+#![allow(dead_code, reason = "each test program uses some of these functions")]
 
 pub mod link;
 pub mod sessions;
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use spillway_load::report::{Event, Report};
 use spillway_load::{Config, Surroundings};
 
-/// Generous: for waiting for conditions, never for judging speed.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Long enough for any machine: tests wait for conditions.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A memcached of our own on loopback; ended when dropped.
+/// A memcached on loopback, killed when dropped.
 pub struct Memcached {
     child: Child,
     pub address: SocketAddr,
@@ -42,7 +42,7 @@ impl Memcached {
             return None;
         };
         let mut memcached = Memcached { child, address };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !answers(address, b"version\r\n", b"VERSION ") {
             assert_eq!(memcached.child.try_wait().unwrap(), None, "memcached ended");
             assert!(Instant::now() < deadline, "memcached does not listen on {address}");
@@ -51,7 +51,6 @@ impl Memcached {
         Some(memcached)
     }
 
-    /// As by `kill -9`.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -65,8 +64,7 @@ impl Drop for Memcached {
     }
 }
 
-/// A server with one thread per connection, which handles the connection's bytes as `serve` says. Its threads
-/// end with their connections.
+/// A server with one thread per connection, which calls `serve` and ends with the connection.
 pub fn server(
     address: &str,
     serve: impl Fn(TcpStream) + Send + Sync + 'static,
@@ -83,7 +81,7 @@ pub fn server(
     Ok(address)
 }
 
-/// Sends back what `alter` makes of what it gets.
+/// Sends received bytes back after `alter` has changed them.
 pub fn echo_back(mut stream: TcpStream, mut alter: impl FnMut(&mut [u8])) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(count) = stream.read(&mut buffer) {
@@ -97,7 +95,7 @@ pub fn echo_back(mut stream: TcpStream, mut alter: impl FnMut(&mut [u8])) {
     }
 }
 
-/// A place to write to that can be read meanwhile.
+/// A shared buffer of output lines, which can be read during a run.
 #[derive(Clone, Default)]
 pub struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -113,7 +111,7 @@ impl Write for Lines {
 }
 
 impl Lines {
-    /// Every whole line so far, read as an event.
+    /// The events of all complete lines so far.
     pub fn events(&self) -> Vec<Event> {
         let bytes = self.0.lock().unwrap().clone();
         let whole = bytes.iter().rposition(|&b| b == b'\n').map_or(0, |end| end + 1);
@@ -121,66 +119,64 @@ impl Lines {
         lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
     }
 
-    /// Waits until an event is as wanted.
-    pub fn wait_for(&self, what: &str, wanted: impl Fn(&Event) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        while !self.events().iter().any(&wanted) {
+    pub fn wait_for(&self, what: &str, matches: impl Fn(&Event) -> bool) {
+        let deadline = Instant::now() + TIMEOUT;
+        while !self.events().iter().any(&matches) {
             assert!(Instant::now() < deadline, "no event: {what}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-/// A run that is told things meanwhile.
-pub struct Steered {
+/// A run in a thread, which a test controls by commands.
+pub struct ControlledRun {
     control: UnixStream,
     pub lines: Lines,
     run: JoinHandle<Report>,
 }
 
-impl Steered {
-    pub fn start(config: &Config) -> Steered {
-        let (control, theirs) = UnixStream::pair().unwrap();
+impl ControlledRun {
+    pub fn start(config: &Config) -> ControlledRun {
+        let (control, run_control) = UnixStream::pair().unwrap();
         let lines = Lines::default();
         let surroundings = Surroundings {
-            control: Some(theirs.into()),
+            control: Some(run_control.into()),
             events: Some(Box::new(lines.clone())),
             ..Surroundings::default()
         };
         let config = config.clone();
         let run = std::thread::spawn(move || spillway_load::run(&config, surroundings).unwrap());
-        Steered { control, lines, run }
+        ControlledRun { control, lines, run }
     }
 
-    pub fn say(&mut self, words: &str) {
-        self.control.write_all(words.as_bytes()).unwrap();
+    pub fn command(&mut self, line: &str) {
+        self.control.write_all(line.as_bytes()).unwrap();
     }
 
     pub fn stop(mut self) -> Report {
-        self.say("stop\n");
+        self.command("stop\n");
         self.report()
     }
 
-    /// Waits for a run that ends by itself.
     pub fn report(self) -> Report {
         self.run.join().unwrap()
     }
 }
 
-/// Whether the server that was started answers. That somebody takes a connection says little: a child of another test that
-/// has not begun its own program yet holds the socket by which this port was found to be free.
-pub fn answers(address: SocketAddr, question: &[u8], answer: &[u8]) -> bool {
-    let asked = TcpStream::connect(address).and_then(|mut stream| {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.write_all(question)?;
-        let mut begin = vec![0; answer.len()];
-        stream.read_exact(&mut begin)?;
-        Ok(begin)
+/// Whether a server answers a request. An accepted connection alone proves nothing: a child of another test may still
+/// hold the socket by which this port was found to be free, until it executes its own program.
+pub fn answers(address: SocketAddr, request: &[u8], reply_start: &[u8]) -> bool {
+    let received = TcpStream::connect(address).and_then(|mut stream| {
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.write_all(request)?;
+        let mut bytes = vec![0; reply_start.len()];
+        stream.read_exact(&mut bytes)?;
+        Ok(bytes)
     });
-    asked.is_ok_and(|begin| begin == answer)
+    received.is_ok_and(|bytes| bytes == reply_start)
 }
 
-/// Small and short: tests share the machine.
+/// A small, short run, because tests share the machine.
 pub fn config(server: SocketAddr) -> Config {
     Config { keys: 1000, connections: 40, duration: Some(Duration::from_millis(600)), ..Config::new(server) }
 }

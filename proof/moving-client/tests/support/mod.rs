@@ -1,5 +1,5 @@
-//! A server for tests: echoes on an ordinary port and on a link port, one thread per connection.
-#![allow(dead_code)] // each test program uses a part of it
+//! An echo server for tests, on an ordinary port and a link port, with one thread per connection.
+#![allow(dead_code)] // each test program uses some of these functions
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,8 +14,7 @@ use spillway_batch::{Limits, Role, Scratch, ServerConfig, ServerEvent, ServerLin
 use spillway_moving_client::{Connection, Event, LinkTarget, Ready, Slot};
 use spillway_transport::Time;
 
-/// A request at which the link's server closes the link.
-pub const DIE: &[u8] = b"close the link";
+pub const CLOSE_LINK: &[u8] = b"close the link";
 
 pub struct Server {
     pub plain: SocketAddr,
@@ -24,12 +23,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// `host` is a loopback address of either family. Its threads end with the test's process.
+    /// Starts a server on a loopback address of either family, whose threads end with the test's process.
     pub fn start(host: &str, limits: Limits) -> Server {
         Server::start_with(host, limits, true)
     }
 
-    /// Its link port reads requests and never replies.
+    /// Starts a server whose link port reads requests and never replies.
     pub fn start_sink(limits: Limits) -> Server {
         Server::start_with("127.0.0.1", limits, false)
     }
@@ -61,7 +60,6 @@ impl Server {
     }
 }
 
-/// Serves each connection on a thread of its own.
 pub fn serve(listener: TcpListener, serve: impl Fn(TcpStream) + Clone + Send + 'static) {
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -91,10 +89,10 @@ fn serve_link(mut stream: TcpStream, config: &Arc<ServerConfig>, replies: bool) 
     while let Ok(received @ 1..) = stream.read(&mut buffer) {
         let mut scratch = Scratch::new();
         let mut input = link.unseal(now(), &buffer[..received], &mut scratch);
-        let goes_on = loop {
+        let is_open = loop {
             match link.decompose(now(), &mut input) {
                 Ok(Some(ServerEvent::Connect { id, .. })) => link.accept(id),
-                Ok(Some(ServerEvent::Data { bytes, .. })) if bytes == DIE => return,
+                Ok(Some(ServerEvent::Data { bytes, .. })) if bytes == CLOSE_LINK => return,
                 Ok(Some(ServerEvent::Data { id, bytes })) => {
                     link.consumed(id, bytes.len()).unwrap();
                     waiting.extend_from_slice(if replies { bytes } else { &[] });
@@ -118,15 +116,15 @@ fn serve_link(mut stream: TcpStream, config: &Arc<ServerConfig>, replies: bool) 
             }
             link.recycle(batch);
         }
-        if !goes_on {
+        if !is_open {
             return;
         }
     }
 }
 
-/// Waits until a socket of the connection is ready and tells it. Whether there is something to receive.
+/// Waits up to 1 ms for a ready socket and handles it. Returns whether to receive.
 pub fn turn(connection: &mut Connection, deadline: Instant) -> bool {
-    assert!(Instant::now() < deadline, "nothing happens");
+    assert!(Instant::now() < deadline, "no event before the deadline");
     let watched = connection.sockets().map(|watch| {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, watch.readable);
@@ -151,7 +149,6 @@ fn deadline() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// The next event.
 pub fn await_event(connection: &mut Connection) -> Event {
     let deadline = deadline();
     loop {
@@ -162,13 +159,13 @@ pub fn await_event(connection: &mut Connection) -> Event {
     }
 }
 
-/// Waits until there is something to receive.
+/// Waits until `receive` should be called.
 pub fn await_readable(connection: &mut Connection) {
     let deadline = deadline();
     while !turn(connection, deadline) && !matches!(connection.poll_event(), Some(Event::Readable)) {}
 }
 
-/// One request and its reply.
+/// Sends a request and checks its echo.
 pub fn exchange(connection: &mut Connection, request: &[u8]) {
     assert_eq!(connection.send(request).unwrap(), request.len());
     let (mut reply, mut buffer) = (Vec::new(), [0; 4096]);
