@@ -194,7 +194,7 @@ impl OpenerLink {
 
     /// Frees a relayed connection's id, after *close* was relayed in both directions or the connection was refused.
     pub fn release_relayed(&mut self, id: Id) {
-        if self.relayed[id.0 as usize].take().is_some() {
+        if self.relayed.get_mut(id.0 as usize).and_then(Option::take).is_some() {
             self.ids.release(id);
         }
     }
@@ -410,6 +410,7 @@ impl OpenerLink {
         match &self.stage {
             Stage::Opening(_) if self.ends.batching.is_empty() => Some(self.handshake_deadline),
             Stage::Opening(_) => Some(Time::ZERO),
+            Stage::Failed => None,
             _ => [self.ends.batching.poll_timeout(), self.poll_record_timeout()].into_iter().flatten().min(),
         }
     }
@@ -419,6 +420,7 @@ impl OpenerLink {
     pub fn poll_record_timeout(&self) -> Option<Time> {
         match &self.stage {
             Stage::Opening(_) => Some(self.handshake_deadline),
+            Stage::Failed => None,
             _ => self.ends.receiving.poll_timeout(),
         }
     }

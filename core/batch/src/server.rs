@@ -489,6 +489,7 @@ impl ServerLink {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let waited_for = match &self.stage {
+            Stage::Failed => return None,
             Stage::Accepting { deadline, .. } => Some(*deadline),
             _ => self.poll_read_timeout(),
         };
@@ -498,6 +499,9 @@ impl ServerLink {
     /// When to call [`handle_timeout`](Self::handle_timeout) for an incomplete record or a pause in reading.
     #[must_use]
     pub fn poll_read_timeout(&self) -> Option<Time> {
+        if matches!(self.stage, Stage::Failed) {
+            return None;
+        }
         let record = self.ends.receiving.poll_timeout();
         [record, self.paused_until()].into_iter().flatten().min()
     }

@@ -173,6 +173,11 @@ fn a_record_that_stays_incomplete_ends_the_link() {
         assert_eq!((server.handle_timeout(at(5)), server.poll_timeout()), (Ok(()), Some(at(10))));
         assert_eq!(server.handle_timeout(at(10)), Err(LinkError::RecordTimeout));
         assert_eq!(server.handle_timeout(at(20)), Ok(()), "the error is reported once");
+        assert_eq!(
+            (server.poll_timeout(), server.poll_read_timeout()),
+            (None, None),
+            "a failed link waits for nothing"
+        );
 
         let (mut opener, mut server, id) = established();
         server.compose(id, b"STORED");
@@ -181,6 +186,7 @@ fn a_record_that_stays_incomplete_ends_the_link() {
         assert_eq!(opener.poll_timeout(), Some(at(5)));
         assert_eq!(opener.handle_timeout(at(5)), Ok(()));
         assert_eq!(opener.handle_timeout(at(10)), Err(LinkError::RecordTimeout));
+        assert_eq!((opener.poll_timeout(), opener.poll_record_timeout()), (None, None));
     }
 }
 

@@ -12,7 +12,8 @@ use spillway_ports::free_port;
 use support::{Client, Ending, Options, PATIENCE, Scene, loopback};
 
 fn curl(address: &str, path: &str) -> String {
-    let output = Command::new("curl").args(["-s", "--max-time", "10", &format!("http://{address}{path}")]).output();
+    let output =
+        Command::new("curl").args(["-s", "--max-time", "10", &format!("http://{address}{path}")]).output();
     String::from_utf8_lossy(&output.expect("curl is installed").stdout).into_owned()
 }
 
@@ -46,7 +47,8 @@ fn the_page_shows_two_minutes_and_can_be_read_everywhere() {
     for chart in ["requests/s", "messages per batch", "added p99 µs", "CPU %"] {
         assert!(page.contains(chart), "{chart}: {page}");
     }
-    let links: Vec<&str> = page.split("href=\"/docs/").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    let links: Vec<&str> =
+        page.split("href=\"/docs/").skip(1).filter_map(|rest| rest.split('"').next()).collect();
     assert!(links.len() >= 3, "{page}");
     for link in links {
         let text = curl(&address, &format!("/docs/{link}"));

@@ -120,6 +120,8 @@ fn start(stream: TcpStream, connections: &Arc<AtomicUsize>, handler: &Arc<Handle
         // The socket's buffer is empty, so the answer fits. A failed write only costs a refused peer its answer.
         let _ = stream.set_nonblocking(true);
         let _ = (&stream).write(BUSY);
+        // A request that has arrived is read, since closing with unread bytes would reset the connection and the answer.
+        let _ = (&stream).read(&mut [0; REQUEST_BYTES_MAX]);
         return;
     }
     let handler = Arc::clone(handler);
@@ -240,8 +242,10 @@ fn head(response: &Response) -> String {
         405 => "Method Not Allowed",
         408 => "Request Timeout",
         431 => "Request Header Fields Too Large",
+        400 => "Bad Request",
         503 => "Service Unavailable",
-        _ => "Bad Request",
+        // The phrase is optional (RFC 9112 section 4).
+        _ => "",
     };
     let allow = if response.status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
     // Pages contain inline styles and no scripts; a script injected through a client's name would not run.

@@ -49,10 +49,11 @@ impl std::error::Error for AddressError {}
 pub fn server_address(text: &str) -> Result<SocketAddr, AddressError> {
     let error = |problem| AddressError { text: text.to_owned(), problem };
     let port = text.strip_prefix(':').unwrap_or(text);
-    if let Ok(port) = port.parse::<u16>() {
-        return Ok((Ipv4Addr::LOCALHOST, port).into());
-    }
-    look_up(text)?.into_iter().next().ok_or_else(|| error(Problem::NotFound))
+    let address = match port.parse::<u16>() {
+        Ok(port) => (Ipv4Addr::LOCALHOST, port).into(),
+        Err(_) => look_up(text)?.into_iter().next().ok_or_else(|| error(Problem::NotFound))?,
+    };
+    if address.port() == 0 { Err(error(Problem::NotAPort("0".to_owned()))) } else { Ok(address) }
 }
 
 /// The first address of [`listen_addresses`], which is IPv4 for `:PORT`. Fails for other texts and unknown names.
@@ -129,6 +130,8 @@ mod tests {
             assert!(error.contains(why), "{error}");
         }
         assert!(server_address("no.such.host.invalid:1").unwrap_err().to_string().contains("look up"));
+        assert!(server_address("127.0.0.1:0").unwrap_err().to_string().contains("not a port"));
+        assert!(server_address("0").is_err());
         assert_eq!(server_address("11411").unwrap().to_string(), "127.0.0.1:11411");
     }
 

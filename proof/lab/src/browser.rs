@@ -92,7 +92,8 @@ pub struct Seen {
 impl Seen {
     /// What is wrong with the page, in a line each.
     pub fn problems(&self, view: View) -> Vec<String> {
-        let mut problems: Vec<String> = self.overflowing.iter().map(|what| format!("overflows: {what}")).collect();
+        let mut problems: Vec<String> =
+            self.overflowing.iter().map(|what| format!("overflows: {what}")).collect();
         problems.extend(self.unreadable.iter().map(|what| format!("unreadable: {what}")));
         if self.scroll_width > self.width {
             problems.push(format!("the page is {} px wide in a window of {}", self.scroll_width, self.width));
@@ -140,7 +141,8 @@ fn show(html: &str, view: View, directory: &std::path::Path) -> Result<Seen, Lab
         })?;
     let document = String::from_utf8_lossy(&output.stdout);
     let findings = document.split_once(&format!("{ATTRIBUTE}=\"")).and_then(|(_, rest)| rest.split_once('"'));
-    let unescaped = findings.map(|(text, _)| text.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">"));
+    let unescaped =
+        findings.map(|(text, _)| text.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">"));
     let unescaped = unescaped.map(|text| text.replace("&amp;", "&"));
     unescaped.and_then(|text| serde_json::from_str(&text).ok()).ok_or_else(|| LabError::Command {
         what: format!("{PROGRAM} on {}", page.display()),
@@ -174,7 +176,8 @@ mod tests {
         assert_eq!(problems(inside, phone).unwrap(), Vec::<String>::new());
         let faint = problems("<p style=\"color:#ccc;background:#fff\">faint</p>", phone).unwrap();
         assert!(faint.len() == 1 && faint[0].contains("P faint: contrast 1.6"), "{faint:?}");
-        let chart = "<svg viewBox=\"0 0 1000 10\" width=\"100%\"><text font-size=\"12\" y=\"9\">tick</text></svg>";
+        let chart =
+            "<svg viewBox=\"0 0 1000 10\" width=\"100%\"><text font-size=\"12\" y=\"9\">tick</text></svg>";
         let small = problems(chart, phone).unwrap();
         assert!(small.len() == 1 && small[0].contains("text tick"), "{small:?}");
     }

@@ -102,7 +102,9 @@ impl Incoming {
         }
         self.consumed += bytes as u64;
         let limit = self.consumed.saturating_add(self.window);
-        if self.is_finished || limit - self.limit < RESTATE_BYTES.min(self.window / 2).max(1) {
+        // A session's carrier has the largest limit and no window: it is never restated here.
+        let more = limit.saturating_sub(self.limit);
+        if self.is_finished || more < RESTATE_BYTES.min(self.window / 2).max(1) {
             return Ok(None);
         }
         self.limit = limit;
@@ -165,6 +167,14 @@ mod tests {
         assert_eq!(incoming.receive(4), Ok(()));
         assert_eq!(incoming.receive(1), Err(CloseReason::OverCredit), "the limit has not changed");
         assert_eq!(incoming.consume(8), Ok(Some(20)), "counting goes on");
+    }
+
+    #[test]
+    fn a_carrier_without_credit_can_be_consumed() {
+        let mut carrier = Incoming::unlimited();
+        assert_eq!(carrier.consume(0), Ok(None));
+        assert_eq!(carrier.receive(100), Ok(()));
+        assert_eq!(carrier.consume(100), Ok(None));
     }
 
     #[test]

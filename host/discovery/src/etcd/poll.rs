@@ -81,8 +81,9 @@ impl<'a> Poller<'a> {
         if !is_same {
             self.sender.notice(Notice::OtherCluster);
         }
-        // In one history of revisions a key disappears only by a removal.
-        let removals_seen = is_same && self.revision.is_some_and(|before| before <= revision);
+        // In one history of revisions a key disappears only by a removal, unless the answer's limit cuts it off.
+        let is_whole = range.count <= range.kvs.len() as u64;
+        let removals_seen = is_same && is_whole && self.revision.is_some_and(|before| before <= revision);
         self.revision = Some(revision);
         let names: BTreeSet<String> = range.kvs.iter().filter_map(|kv| self.name(kv)).collect();
         let missing = self.members.looked_up(Instant::now(), &names, removals_seen);

@@ -424,9 +424,16 @@ impl Application for Server {
             out.set_listening(0, true);
         }
         self.work_at = None;
+        let mut failed = Vec::new();
         for (conn, link) in &mut self.links {
             if link.end.handle_timeout(now).is_err() {
-                out.abort(*conn);
+                failed.push(*conn);
+            }
+        }
+        for conn in failed {
+            out.abort(conn);
+            if let Some(link) = self.links.remove(&conn) {
+                self.drop_link(link);
             }
         }
     }
