@@ -1,4 +1,4 @@
-//! The status page: one document, no script, nothing from elsewhere; it loads itself again.
+//! The status page: one HTML document without scripts or other resources, which the browser reloads every 2 s.
 
 use std::fmt::{self, Write as _};
 
@@ -6,16 +6,16 @@ use crate::health::{health, refuses};
 use crate::rates::{Rates, ServiceRates};
 use crate::status::{HelperStatus, ServiceStatus};
 
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#222;\
-background:#fff}table{border-collapse:collapse;width:100%;margin:.5rem 0 2rem}th,td{text-align:right;padding:.3rem \
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;\
+color:#222;background:#fff}table{border-collapse:collapse;width:100%;margin:.5rem 0 2rem}th,td{text-align:right;padding:.3rem \
 .6rem;border-bottom:1px solid #ddd;font-variant-numeric:tabular-nums}th:first-child,td:first-child{text-align:left}\
 .good{color:#176b2c}.bad{color:#b3261e}.note{color:#666}@media(prefers-color-scheme:dark){body{color:#ddd;\
 background:#181818}th,td{border-color:#444}.good{color:#7bd88f}.bad{color:#ff8a80}.note{color:#999}}";
 
-/// The page. Rates are those since the look before.
+/// The page. `rates` are those since an earlier snapshot.
 pub(crate) fn html(status: &HelperStatus, rates: Option<&Rates>) -> String {
     let mut page = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = write_page(&mut page, status, rates);
     page
 }
@@ -45,8 +45,8 @@ fn write_page(page: &mut String, status: &HelperStatus, rates: Option<&Rates>) -
     write_services(page, status, rates)?;
     write_contexts(page, status, rates)?;
     page.write_str(
-        "<p class=\"note\">Rates are of the time between the last two looks. The same as <a href=\"/status\">JSON</a>, \
-         and for <a href=\"/metrics\">Prometheus</a>.</p>\n</body></html>\n",
+        "<p class=\"note\">Rates cover the time between the last two loads of this page. Also as <a \
+         href=\"/status\">JSON</a>, and for <a href=\"/metrics\">Prometheus</a>.</p>\n</body></html>\n",
     )
 }
 
@@ -65,7 +65,7 @@ fn write_services(page: &mut String, status: &HelperStatus, rates: Option<&Rates
 
 fn write_service(page: &mut String, service: &ServiceStatus, rates: Option<&ServiceRates>) -> fmt::Result {
     let (up, links) = (service.links_that_are_up(), service.links.len());
-    // What is red here is told in words above the table.
+    // The health lines above the table give the reason for red.
     let class = if service.removed || refuses(service).is_none() { "good" } else { "bad" };
     write!(
         page,
@@ -102,7 +102,7 @@ fn write_contexts(page: &mut String, status: &HelperStatus, rates: Option<&Rates
     page.write_str("</table>\n")
 }
 
-/// Text that cannot be markup.
+/// Text with HTML's special characters escaped.
 struct Text<'a>(&'a str);
 
 impl fmt::Display for Text<'_> {
@@ -118,7 +118,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// Three significant digits below 100, none after the point above.
+/// A number with two decimals below 10, one below 100 and none from there.
 struct Figure(f64);
 
 impl fmt::Display for Figure {
@@ -155,7 +155,7 @@ mod tests {
     use crate::status::LinkStatus;
 
     #[test]
-    fn names_are_no_markup_and_nothing_comes_from_elsewhere() {
+    fn names_are_escaped_and_other_hosts_are_not_referenced() {
         let service = ServiceStatus { name: "<script>\"&".into(), ..ServiceStatus::default() };
         let status = HelperStatus { services: vec![service], ..HelperStatus::default() };
         let page = html(&status, None);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_takes_no_clients_is_red_and_its_reason_is_told() {
+    fn a_service_that_refuses_clients_is_red_with_the_reason_above() {
         let link = LinkStatus { state: "up".into(), ..LinkStatus::default() };
         let service = ServiceStatus { name: "a".into(), links: vec![link], ..ServiceStatus::default() };
         let page = |service| html(&HelperStatus { services: vec![service], ..HelperStatus::default() }, None);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_figures_read_well() {
+    fn spans_have_two_units_and_figures_three_digits() {
         let spans = [59, 61, 3_600 * 5 + 60 * 4, 86_400 * 2 + 3_600].map(|s| Span(s).to_string());
         assert_eq!(spans, ["59 s", "1 min 1 s", "5 h 4 min", "2 d 1 h"]);
         let figures = [0.0, 1.234, 12.34, 123.4].map(|f| Figure(f).to_string());
