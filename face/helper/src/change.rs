@@ -13,8 +13,7 @@ use crate::relay_app::RelayApp;
 use crate::running::{ANSWER_TIMEOUT, Running, warn_of_useless_settings};
 
 impl Running {
-    /// Applies new settings. All steps that can fail precede the first change, except that a thread may stop
-    /// responding.
+    /// Applies new settings. All steps that can fail come before the first change.
     ///
     /// # Errors
     /// The settings cannot be applied; the old ones stay in force.
@@ -25,7 +24,7 @@ impl Running {
         let net = net_config(&config, &self.threads);
         let plan = settings.listeners.plan(&config, self.threads.count, &net)?;
         let relay = relay_config(&config, &plan.table, &self.threads);
-        self.check(&relay)?;
+        self.check_on_threads(&relay)?;
 
         self.names.add(config.services.iter().map(|service| service.name.as_str()));
         let mut new = split_by_thread(plan.new, self.remotes.len());
@@ -39,11 +38,11 @@ impl Running {
                 out.set_input_patience(patience);
                 listeners.into_iter().for_each(|(index, listener)| out.put_listener(index, listener));
                 set_keep_alive(&table, out);
-                // Fails only if a drain has begun since `check`; the settings have no effect then.
+                // Fails only if a drain has begun since `check_on_threads`; the settings have no effect then.
                 let _ = app.relay.reconfigure(now, relay, within, out);
                 removed.into_iter().for_each(|index| out.drop_listener(index));
             };
-            // Every thread has answered `check` just now. If one does not answer here, the watchdog restarts the
+            // All threads have just answered `check_on_threads`. If one does not answer now, the watchdog restarts the
             // process.
             remote.ask_within(ANSWER_TIMEOUT, apply).map_err(|_| StartError::Silent)?;
         }
@@ -61,8 +60,7 @@ impl Running {
         Ok(Changed { changes: changes.iter().map(Difference::to_string).collect(), restart })
     }
 
-    /// Fails if a thread would refuse the settings.
-    fn check(&self, relay: &spillway_relay::Config) -> Result<(), StartError> {
+    fn check_on_threads(&self, relay: &spillway_relay::Config) -> Result<(), StartError> {
         for remote in &self.remotes {
             let relay = relay.clone();
             let check = move |_, app: &mut RelayApp, _: &mut _| app.relay.check_change(&relay);
@@ -103,7 +101,6 @@ fn keep_restart_settings(before: &HelperConfig, config: &mut HelperConfig) -> Ve
     changed
 }
 
-/// A changed key, or an added or removed service.
 struct Difference {
     /// `None` for a key of the section `[helper]`.
     service: Option<String>,

@@ -57,20 +57,18 @@ impl Threads {
 
 pub fn net_config(config: &HelperConfig, threads: &Threads) -> NetConfig {
     NetConfig {
-        connections_max: clients_max(config, threads) as usize + OTHER_CONNECTIONS,
+        connections_max: clients_max_of_thread(config, threads) as usize + OTHER_CONNECTIONS,
         connect_timeout: CONNECT_TIMEOUT_MAX,
         input_patience: input_patience(config),
         ..NetConfig::default()
     }
 }
 
-/// Maximum number of clients of one thread.
-pub fn clients_max(config: &HelperConfig, threads: &Threads) -> u32 {
+pub fn clients_max_of_thread(config: &HelperConfig, threads: &Threads) -> u32 {
     u32::try_from(threads.share(u64::from(config.max_connections))).unwrap_or(u32::MAX)
 }
 
-/// How long reading requests may be delayed, so that one wake-up reads several: they wait for their batch anyway.
-/// Replies are not delayed.
+/// Delay of reading requests, by which one wake-up reads several: they wait for their batch anyway. Replies have none.
 fn input_patience(config: &HelperConfig) -> Duration {
     let delay = |service: &Service| match service.policy {
         PolicyKind::Fixed { delay, .. } => delay,
@@ -104,7 +102,7 @@ pub fn relay_config(config: &HelperConfig, listeners: &ListenerTable, threads: &
     let buffers = config.services.iter().map(|service| service.connection_buffer_bytes as usize);
     let memory_bytes = threads.share(config.max_memory_bytes as u64);
     RelayConfig {
-        clients_max: clients_max(config, threads),
+        clients_max: clients_max_of_thread(config, threads),
         memory_bytes_max: usize::try_from(memory_bytes).unwrap_or(usize::MAX),
         connection_buffer_bytes: buffers.max().unwrap_or(0).max(LIBRARY_BUFFER_BYTES),
         load: load_config(config, threads),
@@ -116,7 +114,6 @@ fn encryption(service: &Service) -> Encryption {
     if service.require_encryption { Encryption::Required } else { Encryption::Preferred }
 }
 
-/// How one thread measures its load, answers questions about it, and sheds clients.
 fn load_config(config: &HelperConfig, threads: &Threads) -> LoadConfig {
     let percent = |percent: u8| f64::from(percent) / 100.0;
     let shedding = (config.shed_above > 0).then(|| SheddingSettings {
@@ -126,14 +123,12 @@ fn load_config(config: &HelperConfig, threads: &Threads) -> LoadConfig {
     });
     LoadConfig {
         answers: config.load_answers,
-        // Threads share the quota of the process.
         cpu: threads.cpu_quota.map_or(1.0, |cores| (cores / threads.count as f64).min(1.0)),
         network_bytes: config.network_bits.map(|bits| bits / 8 / threads.count as u64),
         shedding,
     }
 }
 
-/// The context of a thread, without listeners.
 pub fn context(
     thread: usize,
     relay: &RelayConfig,

@@ -28,8 +28,7 @@ pub type Source = Box<dyn FnMut() -> Result<HelperConfig, String> + Send>;
 /// Timeout of a request: a reload may look up host names.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An override `off` sends clients away at random times within this time, so that they do not reach their server
-/// together.
+/// An override `off` sends clients away at random times within this time, to spread their arrival at the server.
 const SENT_WITHIN: Duration = Duration::from_secs(1);
 
 /// A request to a helper.
@@ -85,7 +84,6 @@ pub struct Draining {
     pub deadline_ms: u64,
 }
 
-/// Answers requests, and changes the helper.
 pub(crate) struct Control {
     running: Arc<Running>,
     /// Locked during a reload, so that reloads do not overlap.
@@ -192,7 +190,6 @@ impl Control {
         Ok(Draining { services, deadline_ms })
     }
 
-    /// The status line for the service manager.
     pub(crate) fn summary(&self) -> String {
         self.running.status().summary()
     }
@@ -247,10 +244,7 @@ pub fn ask<T: serde::de::DeserializeOwned>(path: &Path, request: &Request) -> Re
     spillway_daemon::ask_for(path, request, REQUEST_TIMEOUT)
 }
 
-/// Requests a helper's status.
-///
-/// # Errors
-/// See [`ask`].
+/// Requests a helper's status, with the errors of [`ask`].
 pub fn query(path: &Path) -> Result<HelperStatus, AskError> {
     ask(path, &Request::Status {})
 }

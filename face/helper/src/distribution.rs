@@ -43,8 +43,7 @@ impl Distribution {
         }
     }
 
-    /// The value below which `share` (0 to 1) of all values lie, interpolated within its bucket; at most the last
-    /// bound. `None` without values.
+    /// The value below which `share` (0 to 1) of all values lie, interpolated in its bucket. `None` without values.
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let total = self.count();
         if total == 0 {

@@ -31,8 +31,7 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Binds the listening ports and starts the threads, which open their links. Clients are accepted once a link is
-    /// up.
+    /// Binds the listening ports and starts the threads, which open links and accept clients once a link is up.
     ///
     /// # Errors
     /// The helper cannot start; nothing is left running.
@@ -104,10 +103,8 @@ impl Helper {
         self.running().status()
     }
 
-    /// Applies new settings; for the effects on clients see [`Relay::reconfigure`](spillway_relay::Relay::reconfigure).
-    ///
-    /// # Errors
-    /// The settings cannot be applied; the old ones stay in force.
+    /// Applies new settings; on an error the old ones stay in force. For the effects on clients see
+    /// [`Relay::reconfigure`](spillway_relay::Relay::reconfigure).
     pub fn change(&self, config: HelperConfig) -> Result<crate::control::Changed, StartError> {
         self.running().change(config)
     }

@@ -7,7 +7,6 @@ use spillway_net::{Binding, BoundListener, Config as NetConfig, Listeners};
 
 use crate::config::{HelperConfig, StartError};
 
-/// One listening address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
     /// Service and kind. They distinguish configured addresses with port 0.
@@ -34,26 +33,22 @@ pub struct ListenerTable(Vec<Option<Listener>>);
 /// A change of the table.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// The table after the change.
     pub table: ListenerTable,
     /// New listeners by index, with one socket for each thread.
     pub new: Vec<(u16, Vec<BoundListener>)>,
-    /// Indexes of removed listeners.
     pub removed: Vec<u16>,
 }
 
 impl ListenerTable {
-    /// The indexes of a service's listeners, in the order of its configuration.
+    /// The indexes of a service's listeners.
     pub fn of(&self, service: &str, kind: ListenerKind) -> Vec<u16> {
         self.owned(service, kind).map(|(index, _)| index).collect()
     }
 
-    /// The bound addresses of a service's listeners.
     pub fn addresses(&self, service: &str, kind: ListenerKind) -> Vec<SocketAddr> {
         self.owned(service, kind).map(|(_, listener)| listener.bound).collect()
     }
 
-    /// All listeners, with their indexes.
     pub fn iter(&self) -> impl Iterator<Item = (u16, &Listener)> {
         (0_u16..).zip(&self.0).filter_map(|(index, listener)| Some((index, listener.as_ref()?)))
     }
@@ -62,8 +57,7 @@ impl ListenerTable {
         self.iter().filter(move |(_, listener)| listener.owner.0 == service && listener.owner.1 == kind)
     }
 
-    /// Binds the listeners of a configuration that do not exist yet. A present one stays, even if it changes its
-    /// service.
+    /// Binds the missing listeners of a configuration. A present one stays, even if it changes its service.
     ///
     /// # Errors
     /// An address cannot be bound; then nothing has changed.
@@ -117,8 +111,7 @@ impl ListenerTable {
     }
 }
 
-/// A library client sends its load question from the port from which it connects later, so that the same thread gets
-/// both.
+/// A library client asks for the load from the port from which it connects later, so that one thread gets both.
 fn binding(config: &HelperConfig, kind: ListenerKind) -> Binding {
     match kind {
         ListenerKind::Plain => Binding::Plain,

@@ -18,7 +18,6 @@ const LINK_INTERVAL: Duration = Duration::from_secs(30);
 const MEMORY_INTERVAL: Duration = Duration::from_secs(5);
 const SHED_INTERVAL: Duration = Duration::from_secs(5);
 
-/// An event that a network thread logs.
 #[derive(Debug)]
 pub enum Entry {
     Relay { thread: usize, notice: Notice },

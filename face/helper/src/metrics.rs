@@ -86,8 +86,8 @@ pub(crate) const ALL: [Declared<Scrape>; 47] = [
     Declared::gauge(
         "spillway_helper_load_ratio",
         &["context", "resource"],
-        "Load of a network thread, as answered to clients: cpu, network (0: no bound known), connections, memory, and all \
-         (the largest of them, with clients that have just come).",
+        "Load of a network thread, as answered to clients: cpu, network (0: no bound known), connections, memory, and \
+         all (the largest of them, with clients that have just come).",
         |scrape, family| scrape.each_load(family),
     ),
     Declared::gauge(
@@ -334,7 +334,7 @@ pub(crate) const ALL: [Declared<Scrape>; 47] = [
     Declared::counter(
         "spillway_helper_protocol_errors_total",
         REASON,
-        "Protocol errors: of a server on its link (link), of a library client (client), on one connection (connection).",
+        "Protocol errors of a server on its link (link), of a library client (client), on a connection (connection).",
         |scrape, family| {
             scrape.split(family, |s| {
                 [

@@ -38,7 +38,6 @@ impl fmt::Display for RegistrationStatus {
     }
 }
 
-/// The registrations of a helper's services.
 #[derive(Debug, Default)]
 pub(crate) struct Registrars {
     all: Mutex<BTreeMap<String, Registered>>,

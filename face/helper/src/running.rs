@@ -9,7 +9,7 @@ use spillway_net::Remote;
 use spillway_policy::Override;
 
 use crate::config::HelperConfig;
-use crate::contexts::{Threads, clients_max};
+use crate::contexts::{Threads, clients_max_of_thread};
 use crate::listeners::{ListenerKind, ListenerTable};
 use crate::log::Names;
 use crate::registration::Registrars;
@@ -17,8 +17,7 @@ use crate::relay_app::RelayApp;
 use crate::status::{HelperStatus, ServiceStatus, ThreadStatus};
 use tracing::warn;
 
-/// Time for a network thread to answer before it counts as silent. It answers between two turns, which take
-/// microseconds.
+/// Time for a network thread to answer before it counts as silent. It answers after each turn (microseconds).
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// As [`ANSWER_TIMEOUT`], for the status, for which operators and programs wait.
@@ -27,7 +26,6 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Descriptors for other uses than clients: links, listeners, epoll sets, files.
 const OTHER_FILES: u64 = 256;
 
-/// The network threads of a helper, and the settings in force.
 pub struct Running {
     pub remotes: Vec<Remote<RelayApp>>,
     pub threads: Threads,
@@ -106,7 +104,7 @@ impl Running {
             thread_failure: self.watch.failure().map(str::to_owned),
             log_lines_dropped: spillway_daemon::log_lines_dropped(),
             max_connections: settings.config.max_connections,
-            max_connections_of_thread: clients_max(&settings.config, &self.threads),
+            max_connections_of_thread: clients_max_of_thread(&settings.config, &self.threads),
             max_memory_bytes: settings.config.max_memory_bytes as u64,
             ..HelperStatus::default()
         }
@@ -140,8 +138,7 @@ impl Running {
         found
     }
 
-    /// Drains a service: accepts no new clients, and resets remaining ones after `within`. False if the helper does not
-    /// have the service.
+    /// Drains a service, and resets remaining clients after `within`. False if the helper does not have the service.
     pub fn drain_service(&self, name: &str, within: Duration) -> bool {
         // First, so that clients that are sent away do not find this helper again.
         self.registrars.withdraw(name);

@@ -13,7 +13,6 @@ use rustix::io::Errno;
 const LINES_MAX: usize = 4096;
 const BYTES_MAX: usize = 1 << 20;
 
-/// The log that [`Log::to_standard_error`] has started.
 static STANDARD_ERROR: OnceLock<Log> = OnceLock::new();
 
 /// The log of a process. Copies share the queue.

@@ -79,10 +79,7 @@ impl ControlPorts {
         Ok(ControlPorts { admin: socket.map(admin).transpose()?, http: metrics.map(http).transpose()? })
     }
 
-    /// Serves the ports until the result is dropped.
-    ///
-    /// # Errors
-    /// The host has no threads or descriptors left.
+    /// Serves the ports until the result is dropped. Fails if the host has no threads or descriptors left.
     pub fn serve<A: Answers>(self, answers: &Arc<A>) -> io::Result<ServedPorts> {
         if let Some(admin) = &self.admin {
             let answers = Arc::clone(answers);

@@ -36,7 +36,6 @@ pub trait Service {
     fn is_alive(&mut self, within: Duration) -> bool;
 }
 
-/// An event that wakes the main thread.
 enum Wake {
     Signal(SignalEvent),
     ThreadEnded,

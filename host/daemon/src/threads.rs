@@ -17,7 +17,6 @@ pub struct ThreadWatch {
 
 struct Shared {
     running: AtomicUsize,
-    /// Description of the first failure.
     failure: OnceLock<String>,
     ended: Box<dyn Fn() + Send + Sync>,
 }

@@ -1,5 +1,4 @@
-//! Default paths of admin sockets: in `/run/spillway` for systemd units and root, otherwise in `spillway` in the user's
-//! runtime directory.
+//! Default paths of admin sockets: in `/run/spillway` for services, otherwise in the user's runtime directory.
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;

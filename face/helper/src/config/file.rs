@@ -37,10 +37,7 @@ pub struct Reading {
     pub keys: bool,
 }
 
-/// Reads a configuration file, and the key files and host names in it.
-///
-/// # Errors
-/// All errors of the file.
+/// Reads a configuration file, with the key files and host names in it. Fails with all errors of the file.
 pub fn read_file(path: &Path, keys: bool) -> Result<HelperConfig, Problems> {
     let whole_file = |what: String| Problems {
         path: path.to_owned(),
@@ -70,10 +67,7 @@ fn read_bounded(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Reads the text of a configuration.
-///
-/// # Errors
-/// All errors of the text, ordered by line.
+/// Reads the text of a configuration. Fails with all errors of the text, at least one, ordered by line.
 pub fn read_text(text: &str, reading: &Reading) -> Result<HelperConfig, Vec<Problem>> {
     let file: File = toml::from_str(text).map_err(|error| {
         // The parser puts lists on separate lines.
@@ -98,8 +92,7 @@ pub fn read_text(text: &str, reading: &Reading) -> Result<HelperConfig, Vec<Prob
 /// The least similarity (Jaro-Winkler, 0 to 1) of a key that is suggested for an unknown one.
 const SIMILAR_MIN: f64 = 0.8;
 
-/// The parser's message about an unknown key, with the most similar known key. `None` for any other message, or if no
-/// key is similar.
+/// Adds the most similar known key to the parser's message about an unknown key. `None` if no key is similar.
 fn with_suggestion(message: &str) -> Option<String> {
     let (unknown, known) = message.strip_prefix("unknown field `")?.split_once('`')?;
     let similar = |key: &&str| strsim::jaro_winkler(unknown, key);
@@ -266,7 +259,10 @@ impl Reader<'_> {
         if let Some(at) = &section.advertise {
             let link = self.address(&section.advertise)?;
             if is_wildcard(&link) {
-                self.problem(at.span(), "clients cannot connect to this: give ADDRESS:PORT of this host");
+                self.problem(
+                    at.span(),
+                    "clients cannot connect to this: give an ADDRESS:PORT that they reach",
+                );
             }
             return Some(Register { place, access, link });
         }

@@ -198,8 +198,7 @@ pub struct Service {
     pub register: Option<Register>,
 }
 
-/// Default of `max_delay`: a quarter of the SLA, so that three quarters are left for the server, the network and the
-/// client.
+/// Default of `max_delay`: a quarter of the SLA leaves three quarters for the server, the network and the client.
 pub fn default_max_delay(sla: Option<Duration>) -> Duration {
     sla.map_or(Duration::from_micros(200), |sla| sla / 4)
 }

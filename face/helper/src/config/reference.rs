@@ -9,9 +9,9 @@ const HEAD: &str = "\
 
 <!-- Written by `spillway check --reference`; a test compares. Change face/helper/src/config/schema.rs instead. -->
 
-`spillway helper --config FILE` reads one TOML file. Unknown keys are errors. `spillway check FILE` reports the errors of
-a file by line and column, and `--show` prints every value with defaults. `spillway reload` applies a changed file while
-the helper runs; keys that need a restart are marked below.
+`spillway helper --config FILE` reads one TOML file. Unknown keys are errors. `spillway check FILE` reports the errors
+of a file by line and column, and `--show` prints every value with defaults. `spillway reload` applies a changed file
+while the helper runs; keys that need a restart are marked below.
 
 A *time* is a whole number with a unit: `ns`, `us`, `ms`, `s`, `m`, `h`. A *size* is one with `B`, `KiB`, `MiB`, `GiB`;
 a *rate* one with `kbit`, `Mbit`, `Gbit`, each second.

@@ -83,7 +83,7 @@ section! {
     max_connections: Any, "number", "50_000";
     /// Limit on the memory for data from and to clients: the allocated size of buffers, bytes that the kernel has not
     /// taken, and bytes that wait for links; each thread has an equal share. For the effects of three quarters of the
-    /// limit and of the limit see [limits](limits.md#memory-of-a-helper). The process takes up to a quarter and 32 MiB
+    /// limit and of the limit see [limits](limits.md#memory-of-a-helper). The process uses up to a quarter and 32 MiB
     /// more. At least `1MiB`; plan 1 MiB for each thread and link.
     max_memory: Any, "size", "\"1GiB\"";
     /// Time for clients to finish when the helper or a service drains; then they are reset. At most `24h`.
@@ -103,8 +103,7 @@ section! {
 }
 
 section! {
-    /// A server to relieve; one section for each server. NAME is your choice: 1 to 64 letters, digits, `-`, `_` and
-    /// `.`.
+    /// A server to relieve; one section for each. NAME is your choice: 1 to 64 letters, digits, `-`, `_` and `.`.
     ServiceSection, "[service.NAME]", { batch: BatchSection }
 
     /// The server's link port, as given to `spillway run --link` there. `HOST:PORT`; a host name is looked up at start
@@ -124,9 +123,8 @@ section! {
     /// Latency that 99 of 100 requests should stay below, as promised to the service's clients. A quarter of it is the
     /// default of `max_delay`. `10us` to `4s`.
     sla: Any, "time", "not known";
-    /// Whether to refuse links that would not be encrypted, to the server and from library clients: those of peers that
-    /// are too old for encryption, and those without a key. Otherwise links are encrypted if both ends support it and
-    /// have a key.
+    /// Whether to refuse links without encryption, to the server and from library clients: those of old peers, and
+    /// those without a key. Otherwise links are encrypted if both ends support it and have a key.
     require_encryption: Any, "true or false", "false";
     /// Clients that may connect. The server has its own list (`spillway run --allow-clients`).
     clients: Texts, "list of address ranges", "private ranges, and loopback where the server is on loopback, too";
@@ -148,8 +146,7 @@ section! {
     links_per_thread: Any, "number", "1";
     /// Timeout for connecting a link to the server. `1ms` to `60s`.
     connect_timeout: Any, "time", "\"1s\"";
-    /// Idle time after which the kernel probes a client (TCP keep-alive); `0`: never. At most `9h`; whole seconds are
-    /// used.
+    /// Idle time, in whole seconds, after which the kernel probes a client (TCP keep-alive); `0`: never. At most `9h`.
     client_keepalive: Any, "time", "\"30s\"";
     /// Treatment of clients while no link is up: `refuse`, so that health checks and load balancers detect it.
     when_server_down: Any, "text", "\"refuse\"";
@@ -162,12 +159,10 @@ section! {
     /// `adaptive`: size and interval follow the load (PostMan, Algorithm 1), the interval at most `max_delay`.
     /// `algorithm1`: the same as published, without an upper bound: for comparison. `fixed`: always wait for
     /// `max_delay` or `max_bytes`. `deadline`: a batch leaves when its first request has waited for seven eighths of
-    /// `max_delay`, or sooner if few more are expected by then. `following`: as `deadline`, and while two batches are
-    /// not answered the next one waits until a reply comes, for as long as replies take and at most four times
-    /// `max_delay`.
+    /// `max_delay`, or sooner if few more are expected. `following`: as `deadline`, and after two unanswered batches
+    /// the next waits for a reply, as long as replies take and at most four times `max_delay`.
     policy: Any, "text", "\"adaptive\"";
-    /// Upper bound on the latency that waiting for a fuller batch adds; `0`: batches leave at the end of each turn. At
-    /// most `1s`.
+    /// Upper bound on the latency that batching adds; `0`: batches leave at the end of each turn. At most `1s`.
     max_delay: Any, "time", "a quarter of `sla`, otherwise `\"200us\"`";
     /// A batch of this size leaves at once. `1KiB` to `1MiB`; more than `64KiB` gains nothing.
     max_bytes: Any, "size", "\"64KiB\"";

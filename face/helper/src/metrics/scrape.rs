@@ -13,8 +13,7 @@ pub(crate) struct Scrape {
     pub(super) status: HelperStatus,
     /// Threads with their numbers as label values.
     contexts: Vec<(String, ThreadStatus)>,
-    /// Indexes of context and service in `contexts`, sorted by the service's name: samples of a service must be
-    /// adjacent.
+    /// Indexes of context and service in `contexts`, sorted by the service's name.
     services: Vec<(usize, usize)>,
 }
 
@@ -23,7 +22,7 @@ pub(super) fn flag(is_set: bool) -> f64 {
 }
 
 impl Scrape {
-    /// `threads`: number and status of each thread. `status`: their sum.
+    /// `status` is the sum of `threads`, which have their numbers.
     pub(crate) fn new(status: HelperStatus, threads: Vec<(usize, ThreadStatus)>) -> Scrape {
         let contexts: Vec<(String, ThreadStatus)> =
             threads.into_iter().map(|(n, thread)| (n.to_string(), thread)).collect();
