@@ -8,7 +8,8 @@ use crate::status::{HelperStatus, ServiceStatus};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;\
 color:#222;background:#fff}table{border-collapse:collapse;width:100%;margin:.5rem 0 2rem}\
-th,td{text-align:right;padding:.3rem .6rem;border-bottom:1px solid #ddd;font-variant-numeric:tabular-nums}th:first-child,td:first-child{text-align:left}\
+th,td{text-align:right;padding:.3rem .6rem;border-bottom:1px solid #ddd;font-variant-numeric:tabular-nums}\
+th:first-child,td:first-child{text-align:left}\
 .good{color:#176b2c}.bad{color:#b3261e}.note{color:#666}@media(prefers-color-scheme:dark){body{color:#ddd;\
 background:#181818}th,td{border-color:#444}.good{color:#7bd88f}.bad{color:#ff8a80}.note{color:#999}}";
 

@@ -197,7 +197,7 @@ pub struct ServiceStatus {
     pub clients_lost_with_link: u64,
     /// Clients refused.
     pub refused: Refused,
-    /// Clients reset for a reason of their own.
+    /// Clients reset for data that they do not read or for protocol errors.
     pub cut: Cut,
     /// Questions of load that were answered.
     #[serde(default)]
@@ -255,7 +255,7 @@ pub struct Refused {
     pub by_reason: BTreeMap<String, u64>,
 }
 
-/// Clients reset for a reason of their own, by reason.
+/// Clients reset for data that they do not read or for protocol errors, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is a reason of the relay's `Cut`")]
 pub struct Cut {
