@@ -106,7 +106,7 @@ impl MainThread {
                 Some(Wake::Signal(SignalEvent::Status)) => crate::say(&service.status_line()),
                 Some(Wake::Signal(SignalEvent::Reload)) => service.reload(),
                 Some(Wake::Signal(SignalEvent::Terminate)) if is_draining => {
-                    warn!("second SIGTERM or SIGINT: ending at once");
+                    warn!("SIGTERM or SIGINT came a second time: ending at once");
                     service.stop();
                     return ExitCode::SUCCESS;
                 }
