@@ -1,4 +1,4 @@
-//! Other settings for a running helper: all of them, or none.
+//! Changes the settings of a running helper.
 
 use std::fmt;
 
@@ -8,84 +8,84 @@ use tracing::info;
 use crate::config::{HelperConfig, Service, StartError};
 use crate::contexts::{net_config, relay_config};
 use crate::control::Changed;
-use crate::listeners::Places;
-use crate::relaying::Relaying;
-use crate::running::{ANSWER_PATIENCE, Running, warn_of_useless_settings};
+use crate::listeners::ListenerTable;
+use crate::relay_app::RelayApp;
+use crate::running::{ANSWER_TIMEOUT, Running, warn_of_useless_settings};
 
 impl Running {
-    /// Puts other settings in force. What can fail is done before anything changes.
+    /// Applies new settings. All steps that can fail come before the first change.
     ///
     /// # Errors
-    /// Everything is as it was.
+    /// The settings cannot be applied; the old ones stay in force.
     pub fn change(&self, mut config: HelperConfig) -> Result<Changed, StartError> {
         let mut settings = self.settings();
-        let restart = keep_what_needs_a_restart(&settings.config, &mut config);
+        let restart = keep_restart_settings(&settings.config, &mut config);
         config.check()?;
         let net = net_config(&config, &self.threads);
-        let plan = settings.places.plan(&config, self.threads.count, &net)?;
-        let relay = relay_config(&config, &plan.places, &self.threads);
-        self.check(&relay)?;
+        let plan = settings.listeners.plan(&config, self.threads.count, &net)?;
+        let relay = relay_config(&config, &plan.table, &self.threads);
+        self.check_on_threads(&relay)?;
 
         self.names.add(config.services.iter().map(|service| service.name.as_str()));
-        let mut new = by_thread(plan.new, self.remotes.len());
+        let mut new = split_by_thread(plan.new, self.remotes.len());
         for remote in &self.remotes {
-            let (relay, gone, places) = (relay.clone(), plan.gone.clone(), plan.places.clone());
+            let (relay, removed, table) = (relay.clone(), plan.removed.clone(), plan.table.clone());
             let listeners = new.pop().unwrap_or_default();
             let (connections_max, patience) = (net.connections_max, net.input_patience);
             let within = config.drain_deadline;
-            let apply = move |now, app: &mut Relaying, out: &mut spillway_net::Sockets| {
+            let apply = move |now, app: &mut RelayApp, out: &mut spillway_net::Sockets| {
                 out.set_connections_max(connections_max);
                 out.set_input_patience(patience);
-                listeners.into_iter().for_each(|(place, listener)| out.put_listener(place, listener));
-                keep_alive(&places, out);
-                // It was checked: all that it may have been told meanwhile is to go away, and then nothing matters.
+                listeners.into_iter().for_each(|(index, listener)| out.put_listener(index, listener));
+                set_keep_alive(&table, out);
+                // Fails only if a drain has begun since `check_on_threads`; the settings have no effect then.
                 let _ = app.relay.reconfigure(now, relay, within, out);
-                gone.into_iter().for_each(|place| out.drop_listener(place));
+                removed.into_iter().for_each(|index| out.drop_listener(index));
             };
-            // They have answered just now; one that does not is restarted by the watchdog.
-            remote.ask_within(ANSWER_PATIENCE, apply).map_err(|_| StartError::Silent)?;
+            // All threads have just answered `check_on_threads`. If one does not answer now, the watchdog restarts the
+            // process.
+            remote.ask_within(ANSWER_TIMEOUT, apply).map_err(|_| StartError::Silent)?;
         }
         let changes = differences(&settings.config, &config);
         warn_of_useless_settings(&config);
         self.registrars.put_in_force(&config);
         settings.config = config;
-        settings.places = plan.places;
+        settings.listeners = plan.table;
         for Difference { service, what } in &changes {
             info!(service = service.as_ref().map(display), "reload: {what}");
         }
         for setting in &restart {
-            info!(%setting, "reload: this is changed by a restart only");
+            info!(%setting, "reload: the new value needs a restart");
         }
         Ok(Changed { changes: changes.iter().map(Difference::to_string).collect(), restart })
     }
 
-    /// Whether every thread would take this.
-    fn check(&self, relay: &spillway_relay::Config) -> Result<(), StartError> {
+    fn check_on_threads(&self, relay: &spillway_relay::Config) -> Result<(), StartError> {
         for remote in &self.remotes {
             let relay = relay.clone();
-            let check = move |_, app: &mut Relaying, _: &mut _| app.relay.check_change(&relay);
-            let checked = remote.ask_within(ANSWER_PATIENCE, check).map_err(|_| StartError::Silent)?;
+            let check = move |_, app: &mut RelayApp, _: &mut _| app.relay.check_change(&relay);
+            let checked = remote.ask_within(ANSWER_TIMEOUT, check).map_err(|_| StartError::Silent)?;
             checked.map_err(StartError::Relay)?;
         }
         Ok(())
     }
 }
 
-fn keep_alive(places: &Places, out: &mut spillway_net::Sockets) {
-    places.iter().for_each(|(place, listening)| out.set_keep_alive(place, listening.keep_alive));
+fn set_keep_alive(table: &ListenerTable, out: &mut spillway_net::Sockets) {
+    table.iter().for_each(|(index, listener)| out.set_keep_alive(index, listener.keep_alive));
 }
 
-/// Each thread's own new listeners, the first thread's last.
-fn by_thread(new: Vec<(u16, Vec<BoundListener>)>, threads: usize) -> Vec<Vec<(u16, BoundListener)>> {
+/// The new listeners of each thread, in reverse order of the threads, for `pop`.
+fn split_by_thread(new: Vec<(u16, Vec<BoundListener>)>, threads: usize) -> Vec<Vec<(u16, BoundListener)>> {
     let mut all: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
-    for (place, each) in new {
-        all.iter_mut().zip(each).for_each(|(of_thread, listener)| of_thread.push((place, listener)));
+    for (index, each) in new {
+        all.iter_mut().zip(each).for_each(|(of_thread, listener)| of_thread.push((index, listener)));
     }
     all
 }
 
-/// Settings that stay as they are until a restart: the keys that were changed.
-fn keep_what_needs_a_restart(before: &HelperConfig, config: &mut HelperConfig) -> Vec<String> {
+/// Copies the settings that need a restart from `before` to `config`. Returns the keys of those that differ.
+fn keep_restart_settings(before: &HelperConfig, config: &mut HelperConfig) -> Vec<String> {
     let mut changed = Vec::new();
     let mut keep = |key: &str, is_changed: bool| changed.extend(is_changed.then(|| key.to_owned()));
     keep("helper.engine", before.engine != config.engine);
@@ -103,9 +103,8 @@ fn keep_what_needs_a_restart(before: &HelperConfig, config: &mut HelperConfig) -
     changed
 }
 
-/// One key or service that is different now.
 struct Difference {
-    /// None: it is the helper's own.
+    /// `None` for a key of the section `[helper]`.
     service: Option<String>,
     what: String,
 }
@@ -116,7 +115,6 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What differs, key by key.
 fn differences(before: &HelperConfig, after: &HelperConfig) -> Vec<Difference> {
     let helper = |config: &HelperConfig| HelperConfig { services: Vec::new(), ..config.clone() }.to_string();
     let mut changes = compare(None, &helper(before), &helper(after));
@@ -154,23 +152,23 @@ mod tests {
     use crate::config::Engine;
 
     #[test]
-    fn differences_are_told_by_key() {
+    fn differences_are_listed_by_key() {
         let service = |name: &str| Service::new(name, "127.0.0.1:1".parse().unwrap());
         let before = HelperConfig::new(vec![service("a"), service("b")]);
         let changed = Service { connect_timeout: Duration::from_millis(5), ..service("a") };
         let mut after = HelperConfig { max_connections: 7, ..HelperConfig::new(vec![changed, service("c")]) };
-        let told = [
+        let expected = [
             "helper: max_connections = 7",
             "a: connect_timeout = \"5ms\"",
             "b: removed; its clients are drained",
             "c: added, for 127.0.0.1:1",
         ];
         let lines: Vec<String> = differences(&before, &after).iter().map(Difference::to_string).collect();
-        assert_eq!(lines, told);
+        assert_eq!(lines, expected);
         assert!(differences(&after, &after).is_empty());
         after.threads = 3;
         after.engine = Engine::Auto;
-        assert_eq!(keep_what_needs_a_restart(&before, &mut after), ["helper.engine", "helper.threads"]);
+        assert_eq!(keep_restart_settings(&before, &mut after), ["helper.engine", "helper.threads"]);
         assert_eq!((after.threads, after.engine), (0, Engine::Sockets));
     }
 }

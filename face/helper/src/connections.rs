@@ -1,4 +1,4 @@
-//! The clients of a helper, one by one: what `ss` shows for connections that are not batched.
+//! The list of a helper's clients.
 
 use std::net::SocketAddr;
 
@@ -6,43 +6,43 @@ use serde::{Deserialize, Serialize};
 use spillway_relay::{ClientKind, ClientStatus};
 use spillway_transport::Time;
 
-use crate::running::{ANSWER_PATIENCE, Running};
+use crate::running::{ANSWER_TIMEOUT, Running};
 
-/// More are never listed at once.
+/// Maximum number of clients in one list.
 pub const CONNECTIONS_MAX: usize = 100_000;
 
 /// Clients of a service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connections {
-    /// The service.
+    /// Name of the service.
     pub service: String,
-    /// How many clients it has; the list may have fewer.
+    /// Number of clients of the service, which may exceed the length of the list.
     pub total: u64,
-    /// Some of them, or all.
+    /// The listed clients.
     pub connections: Vec<Connection>,
 }
 
 /// One client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
-    /// Its address, as the server sees it.
+    /// The client's address, as the server sees it.
     pub client: SocketAddr,
-    /// The load balancer that it came through.
+    /// The load balancer that forwards the client.
     pub via: Option<SocketAddr>,
-    /// `raw`, `library`, `announcing` (its load balancer has yet to say who it is) or `leaving` (the server has
-    /// closed, and it takes what is left).
+    /// `raw` (plain client), `library`, `announcing` (the load balancer's PROXY header is not complete) or `leaving`
+    /// (the server has closed; the client reads the rest).
     pub kind: String,
-    /// The network thread that it is on.
+    /// Number of the network thread.
     pub context: usize,
-    /// Since it came.
+    /// Time since the client connected.
     pub age_ms: u64,
-    /// Bytes of its requests.
+    /// Bytes of requests.
     pub bytes_in: u64,
-    /// Bytes of replies to it.
+    /// Bytes of replies.
     pub bytes_out: u64,
     /// Bytes that wait in the helper, in both directions.
     pub buffered_bytes: u64,
-    /// For how long it has not been able to send anything.
+    /// How long the client has been unable to send, if it is.
     pub stalled_ms: Option<u64>,
 }
 
@@ -53,11 +53,11 @@ impl Running {
         let mut all = Connections { service: service.to_owned(), ..Connections::default() };
         for (context, remote) in self.remotes.iter().enumerate() {
             let (name, left) = (service.to_owned(), limit - all.connections.len());
-            let answer = remote.ask_within(ANSWER_PATIENCE, move |now, app, _| {
+            let answer = remote.ask_within(ANSWER_TIMEOUT, move |now, app, _| {
                 let (clients, total) = app.relay.client_statuses(Some(&name), left);
                 (now, clients, total)
             });
-            // A thread that is silent is told by status; its clients are missing here.
+            // The list is without the clients of a silent thread. Status counts silent threads.
             let Ok((now, clients, total)) = answer else { continue };
             all.total += u64::from(total);
             all.connections.extend(clients.iter().map(|client| Connection::of(now, context, client)));

@@ -1,4 +1,4 @@
-//! Requests to a running helper, and their answers: one line of JSON in, one document out.
+//! Requests to a running helper at its admin socket, and their answers.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,72 +21,71 @@ use crate::page;
 use crate::running::Running;
 use crate::status::HelperStatus;
 
-/// Where settings come from: at the start, and at each reload. Its errors tell the operator the next step.
+/// Reads the settings at each reload. Its error texts name the operator's next step.
 pub type Source = Box<dyn FnMut() -> Result<HelperConfig, String> + Send>;
 
-/// How long an asker waits: a reload may look up names.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of a request: a reload may look up host names.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Clients that the operator sends away go at random times within this: their server is not met by all at once.
+/// An override `off` sends clients away at random times within this time, to spread their arrival at the server.
 const SENT_WITHIN: Duration = Duration::from_secs(1);
 
-/// What a helper can be asked.
+/// A request to a helper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// What it does: answered with a [`HelperStatus`].
+    /// Report the status: answered with a [`HelperStatus`].
     Status {},
-    /// The clients of a service: answered with [`Connections`].
+    /// List the clients of a service: answered with [`Connections`].
     Connections {
-        /// Its name.
+        /// Name of the service.
         service: String,
-        /// List no more than these.
+        /// Maximum number of listed clients.
         limit: usize,
     },
-    /// Read the configuration again and put it in force: answered with [`Changed`].
+    /// Read the configuration again and apply it: answered with [`Changed`].
     Reload {},
-    /// Take no more clients: answered with [`Draining`].
+    /// Accept no new clients: answered with [`Draining`].
     Drain {
-        /// A service, or the helper by its name.
+        /// Name of a service, or of the helper for all its services.
         target: String,
-        /// Clients that are left are reset after this time; as configured, if not given.
+        /// Time after which remaining clients are reset; the configured one if not given.
         #[serde(default)]
         deadline_ms: Option<u64>,
     },
-    /// The operator's override on a service's relief: answered with [`OverrideOutcome`].
+    /// Override a service's relief: answered with [`OverrideOutcome`].
     Relief {
-        /// The service.
+        /// Name of the service.
         service: String,
-        /// `auto`, `on` or `off`.
+        /// The override: `auto`, `on` or `off`.
         word: String,
-        /// For how long; for ever, if not given.
+        /// Time after which `auto` returns; without limit if not given.
         #[serde(default)]
         lasts_ms: Option<u64>,
     },
 }
 
-/// What a reload has done.
+/// The result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {
-    /// A line for each key or service that is different now.
+    /// A line for each changed key and each added or removed service.
     pub changes: Vec<String>,
-    /// Keys whose new values are used after a restart only.
+    /// Changed keys whose new values need a restart.
     pub restart: Vec<String>,
 }
 
-/// What is being drained.
+/// The result of a drain request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Draining {
-    /// The services.
+    /// Names of the draining services.
     pub services: Vec<String>,
-    /// Their clients are reset after this time.
+    /// Time after which remaining clients are reset.
     pub deadline_ms: u64,
 }
 
-/// Whoever answers requests, and changes the helper.
 pub(crate) struct Control {
     running: Arc<Running>,
-    /// One change at a time.
+    /// Locked during a reload, so that reloads do not overlap.
     source: Mutex<Option<Source>>,
     manager: Manager,
     history: Arc<History>,
@@ -94,7 +93,7 @@ pub(crate) struct Control {
 
 impl Control {
     pub(crate) fn new(running: Arc<Running>, source: Option<Source>) -> Control {
-        // Programs that embed a helper have their own word with their manager.
+        // A program that embeds a helper notifies its service manager itself.
         let manager = if source.is_some() { Manager::from_environment() } else { Manager::default() };
         Control { running, source: Mutex::new(source), manager, history: Arc::default() }
     }
@@ -111,8 +110,7 @@ impl Control {
         &self.manager
     }
 
-    /// Reads the configuration again and puts it in force. On an error the one before stays, and the error is told
-    /// here and in the log.
+    /// Reads the configuration again and applies it. On an error the previous one stays. Logs the result.
     pub(crate) fn reload(&self) -> Result<Changed, String> {
         let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(source) = source.as_mut() else {
@@ -130,7 +128,6 @@ impl Control {
                     "reload: in force"
                 );
             }
-            // All that is wrong, in one line.
             Err(why) => {
                 let problem = why.lines().collect::<Vec<_>>().join("; ");
                 error!(%problem, "reload: refused, everything stays as it was");
@@ -146,9 +143,15 @@ impl Control {
         Err(self.unknown(service))
     }
 
-    fn say(&self, service: &str, word: &str, lasts_ms: Option<u64>) -> Result<OverrideOutcome, String> {
-        let word: Override = word.parse().map_err(|error| format!("{word}: {error}"))?;
-        if !self.running.say(service, (word, lasts_ms.map(Duration::from_millis)), SENT_WITHIN) {
+    fn set_override(
+        &self,
+        service: &str,
+        name: &str,
+        lasts_ms: Option<u64>,
+    ) -> Result<OverrideOutcome, String> {
+        let word: Override = name.parse().map_err(|error| format!("{name}: {error}"))?;
+        let lasts = lasts_ms.map(Duration::from_millis);
+        if !self.running.set_override(service, (word, lasts), SENT_WITHIN) {
             return Err(self.unknown(service));
         }
         let status = self.running.status();
@@ -182,14 +185,13 @@ impl Control {
         let deadline = deadline_ms.map_or(default, Duration::from_millis);
         let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
         for service in &services {
-            info!(%service, deadline_ms, "draining: no more clients; those that are there may finish");
+            info!(%service, deadline_ms, "draining: no more clients; connected ones may finish, deadline {deadline:?}");
             self.running.drain_service(service, deadline);
         }
         self.manager.status(&self.summary());
         Ok(Draining { services, deadline_ms })
     }
 
-    /// A line for the service manager.
     pub(crate) fn summary(&self) -> String {
         self.running.status().summary()
     }
@@ -218,14 +220,14 @@ impl Answers for Control {
                 self.drain(&target, deadline_ms).map(|what| json!(what))
             }
             Request::Relief { service, word, lasts_ms } => {
-                self.say(&service, &word, lasts_ms).map(|said| json!(said))
+                self.set_override(&service, &word, lasts_ms).map(|outcome| json!(outcome))
             }
         }
     }
 
     fn metrics(&self, out: &mut Exposition) {
-        let (status, parts) = self.running.look();
-        Declared::tell(&metrics::ALL, &metrics::Told::new(status, parts), out);
+        let (status, threads) = self.running.status_by_thread();
+        Declared::tell(&metrics::ALL, &metrics::Scrape::new(status, threads), out);
     }
 
     fn status_json(&self) -> String {
@@ -245,18 +247,15 @@ impl Answers for Control {
     }
 }
 
-/// Asks the helper that serves this socket.
+/// Sends a request to the helper at the admin socket `path`, and returns its answer.
 ///
 /// # Errors
-/// There is none, or it refuses.
+/// The helper does not answer, or refuses.
 pub fn ask<T: serde::de::DeserializeOwned>(path: &Path, request: &Request) -> Result<T, AskError> {
-    spillway_daemon::ask_for(path, request, PATIENCE)
+    spillway_daemon::ask_for(path, request, REQUEST_TIMEOUT)
 }
 
-/// Asks a helper what it does.
-///
-/// # Errors
-/// As of [`ask`].
+/// Requests a helper's status, with the errors of [`ask`].
 pub fn query(path: &Path) -> Result<HelperStatus, AskError> {
     ask(path, &Request::Status {})
 }

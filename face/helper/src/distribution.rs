@@ -1,16 +1,16 @@
-//! A distribution as status tells it.
+//! Distributions in a helper's status.
 
 use serde::{Deserialize, Serialize};
 use spillway_batch::Histogram;
 
-/// Values counted in buckets.
+/// A histogram.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Distribution {
     /// Upper bounds of the buckets, inclusive.
     pub bounds: Vec<u64>,
-    /// Values in each; one more than bounds, for what lies beyond them.
+    /// Number of values in each bucket, and beyond the last bound.
     pub counts: Vec<u64>,
-    /// Of all values.
+    /// Sum of all values.
     pub sum: u64,
 }
 
@@ -25,12 +25,12 @@ impl Distribution {
         self.sum += histogram.sum() / unit;
     }
 
-    /// Values counted.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// What came on top of an earlier state; all of it where that is of something else.
+    /// The values added since the snapshot `before`; all values if its buckets differ.
     pub fn since(&self, before: &Distribution) -> Distribution {
         if before.bounds != self.bounds || before.counts.len() != self.counts.len() {
             return self.clone();
@@ -43,8 +43,7 @@ impl Distribution {
         }
     }
 
-    /// The value below which this share of all lies, between 0 and 1, interpolated within its bucket. The last
-    /// bound where it lies beyond; none without values.
+    /// The value below which `share` (0 to 1) of all values lie, interpolated in its bucket. `None` without values.
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let total = self.count();
         if total == 0 {
@@ -80,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_since() {
+    fn values_since_a_snapshot() {
         let of = |counts: &[u64], sum| Distribution { bounds: vec![1], counts: counts.to_vec(), sum };
         assert_eq!(of(&[5, 7], 30).since(&of(&[2, 7], 10)), of(&[3, 0], 20));
         assert_eq!(of(&[1, 0], 3).since(&of(&[2, 7], 10)), of(&[0, 0], 0), "restarted");

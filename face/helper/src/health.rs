@@ -1,4 +1,4 @@
-//! Whether a helper accepts new clients, of all its services.
+//! Health of a helper: whether it accepts new clients of all services.
 
 use std::fmt::Write as _;
 
@@ -6,14 +6,12 @@ use spillway_policy::Override;
 
 use crate::status::{HelperStatus, ServiceStatus};
 
-/// Says why new clients should not be sent here, a line each: the helper or a service drains, relief of a service is off, a
-/// link is down, a thread is silent or has failed, all threads have as many clients as they may.
-///
-/// # Errors
-/// What is wrong.
+/// Whether load balancers should send new clients to the helper. An error holds the reasons against it, one on each
+/// line: the helper or a service drains, relief of a service is off, a link is down, a thread is silent or has failed,
+/// or all threads have their maximum number of clients.
 pub fn health(status: &HelperStatus) -> Result<(), String> {
     let mut why = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     if status.draining {
         why.push_str("draining\n");
     }
@@ -30,7 +28,7 @@ pub fn health(status: &HelperStatus) -> Result<(), String> {
             status.clients, status.max_connections
         );
     }
-    // One that is removed only lets its clients finish.
+    // A removed service only waits for its clients to finish.
     for service in status.services.iter().filter(|service| !service.removed) {
         if let Some(what) = refuses(service) {
             let _ = writeln!(why, "{}: {what}", service.name);
@@ -39,13 +37,13 @@ pub fn health(status: &HelperStatus) -> Result<(), String> {
     if why.is_empty() { Ok(()) } else { Err(why) }
 }
 
-/// Whether every thread has as many clients as it may.
+/// Whether every thread has its maximum number of clients.
 fn is_full(status: &HelperStatus) -> bool {
     let max = status.max_connections_of_thread;
     !status.contexts.is_empty() && max > 0 && status.contexts.iter().all(|thread| thread.clients >= max)
 }
 
-/// Why a service does not accept new clients, or not on all threads.
+/// Why a service does not accept new clients on all threads.
 pub(crate) fn refuses(service: &ServiceStatus) -> Option<String> {
     if let Some(drained) = service.drained {
         return Some(format!("draining: no new clients; {} connected", drained.remaining));
@@ -55,7 +53,7 @@ pub(crate) fn refuses(service: &ServiceStatus) -> Option<String> {
         return Some(format!("relief is off{}: no new clients", left.unwrap_or_default()));
     }
     let up = service.links.iter().filter(|link| link.state == "up").count();
-    // A link that was replaced stands in for the new one until that is up, and is not missed after that.
+    // A replaced link counts as up until the new link is, but is not one of the links that must be up.
     let links = service.links.iter().filter(|link| !link.replaced).count();
     let up = up.min(links);
     (up < links || links == 0).then(|| format!("{up} of {links} links to {} are up", service.server))
@@ -83,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_is_said() {
+    fn every_reason_is_reported() {
         let link = |state: &str| LinkStatus { state: state.into(), ..LinkStatus::default() };
         let service = |links| ServiceStatus { name: "cache".into(), links, ..ServiceStatus::default() };
         let of = |services, draining, threads_silent| {
@@ -104,12 +102,12 @@ mod tests {
         assert_eq!(
             of(vec![service(vec![link("connecting"), replaced("up")])], false, 0),
             Ok(()),
-            "it stands in"
+            "the replaced link carries clients until the new one is up"
         );
         assert_eq!(
             of(vec![service(vec![link("up"), replaced("draining")])], false, 0),
             Ok(()),
-            "it is not missed"
+            "the replaced link need not be up"
         );
         assert!(of(vec![service(vec![link("connecting"), replaced("draining")])], false, 0).is_err());
         let removed = ServiceStatus { removed: true, ..service(vec![link("closed")]) };

@@ -1,4 +1,4 @@
-//! A running helper.
+//! Starts, drains and stops a helper.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -14,16 +14,16 @@ use crate::config::{Engine, HelperConfig, StartError};
 use crate::contexts::{Threads, context, net_config, relay_config, spawn};
 use crate::control::{Control, Source};
 use crate::history::Sampler;
-use crate::listeners::{Places, Sort};
+use crate::listeners::{ListenerKind, ListenerTable};
 use crate::log::{Log, Names};
-use crate::relaying::Relaying;
+use crate::relay_app::RelayApp;
 use crate::running::{Running, Settings, warn_of_useless_settings};
 use crate::status::HelperStatus;
 
-/// How long taking registrations away may hold up the end. Those that are left go when their time is over.
-const REGISTRATIONS_END: Duration = Duration::from_millis(1500);
+/// Maximum wait for withdrawing registrations at the end. Remaining ones expire in etcd.
+const WITHDRAW_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// A running helper. Ends when dropped, without regard for its clients; see [`Helper::drain`].
+/// A running helper. Dropping it closes links and clients at once; [`Helper::drain`] lets clients finish.
 pub struct Helper {
     control: Arc<Control>,
     watch: ThreadWatch,
@@ -33,16 +33,15 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Binds the listening ports, starts the threads and has them open their links. Clients are taken as soon as
-    /// a link is up.
+    /// Binds the listening ports and starts the threads, which open links and accept clients once a link is up.
     ///
     /// # Errors
-    /// Whatever an operator has to put right; nothing is left running then.
+    /// The helper cannot start; nothing is left running.
     pub fn start(config: HelperConfig) -> Result<Helper, StartError> {
         Helper::start_as(config, None, ThreadWatch::new(|| ()))
     }
 
-    /// As [`start`](Self::start); `source` is where settings are read again, and `watch` is told of each thread's end.
+    /// As [`start`](Self::start). `source` reads the settings for a reload; `watch` watches the threads.
     pub(crate) fn start_as(
         config: HelperConfig,
         source: Option<Source>,
@@ -51,8 +50,8 @@ impl Helper {
         config.check()?;
         let threads = Threads::new(config.threads);
         let net = net_config(&config, &threads);
-        let plan = Places::default().plan(&config, threads.count, &net)?;
-        let relay = relay_config(&config, &plan.places, &threads);
+        let plan = ListenerTable::default().plan(&config, threads.count, &net)?;
+        let relay = relay_config(&config, &plan.table, &threads);
         relay.check().map_err(StartError::Relay)?;
         let ports = ControlPorts::bind(config.socket.as_deref(), config.admin_group.as_ref(), config.metrics)
             .map_err(StartError::Port)?;
@@ -69,17 +68,17 @@ impl Helper {
         for thread in 0..threads.count {
             contexts.push(context(thread, &relay, &net, clock, &log)?);
         }
-        for (place, each) in plan.new {
+        for (index, each) in plan.new {
             for (context, listener) in contexts.iter_mut().zip(each) {
-                context.command(|_, _, out| out.put_listener(place, listener));
+                context.command(|_, _, out| out.put_listener(index, listener));
             }
         }
         for service in &config.services {
             let (name, server) = (&service.name, &service.server);
-            info!("{name}: opening links to {server}{}", Ports(&plan.places, name));
+            info!("{name}: opening links to {server}{}", Ports(&plan.table, name));
         }
         let remotes = contexts.iter().map(Context::remote).collect();
-        let settings = Settings { config, places: plan.places };
+        let settings = Settings { config, listeners: plan.table };
         let running = Arc::new(Running::new(remotes, threads, names, settings, watch.clone()));
         let control = Arc::new(Control::new(running, source));
         let mut helper = Helper { control, watch, threads: Vec::new(), ports: None, sampler: None };
@@ -92,7 +91,7 @@ impl Helper {
             helper.sampler = Some(Sampler::start(running, history).map_err(StartError::Host)?);
         }
         let ports = ports.serve(&helper.control).map_err(StartError::Host)?;
-        ports.metrics_address().iter().for_each(tell_metrics);
+        ports.metrics_address().iter().for_each(log_metrics_address);
         helper.ports = Some(ports);
         helper.running().registrars.put_in_force(&helper.running().settings().config);
         Ok(helper)
@@ -106,79 +105,74 @@ impl Helper {
         &self.control
     }
 
-    /// What it is doing. Waits for each thread's answer.
+    /// The status of all threads. Waits up to 1 s for each thread.
     pub fn status(&self) -> HelperStatus {
         self.running().status()
     }
 
-    /// Puts other settings in force, see [`Relay::reconfigure`](spillway_relay::Relay::reconfigure) for what
-    /// happens to clients. Returns what has changed.
-    ///
-    /// # Errors
-    /// Whatever an operator has to put right; everything is as it was, then.
+    /// Applies new settings; on an error the old ones stay in force. For the effects on clients see
+    /// [`Relay::reconfigure`](spillway_relay::Relay::reconfigure).
     pub fn change(&self, config: HelperConfig) -> Result<crate::control::Changed, StartError> {
         self.running().change(config)
     }
 
-    /// Where metrics are served.
+    /// Address of the HTTP port, if the helper has one.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.ports.as_ref().and_then(ServedPorts::metrics_address)
     }
 
-    /// Stops taking clients and lets those that are there finish what is in flight, until the deadline. See
-    /// [`is_drained`](Self::is_drained).
+    /// Accepts no new clients, and resets remaining ones after `deadline`. Then call [`is_drained`](Self::is_drained).
     pub fn drain(&self, deadline: Duration) {
         self.running().registrars.withdraw_all();
         for remote in &self.running().remotes {
-            // A thread that has ended has no clients.
+            // Fails for a thread that has ended: it has no clients.
             let _ = remote.run(move |now, app, out| app.relay.drain(now, deadline, out));
         }
     }
 
-    /// Drains one service; it comes back when settings are put in force again. False where there is none of this
-    /// name.
+    /// Drains one service until the next [`change`](Self::change). False if the helper does not have the service.
     pub fn drain_service(&self, name: &str, deadline: Duration) -> bool {
         self.running().drain_service(name, deadline)
     }
 
-    /// Whether no client is left, after [`drain`](Self::drain).
+    /// Whether all clients have left after [`drain`](Self::drain).
     pub fn is_drained(&self) -> bool {
-        let drained = |remote: &Remote<Relaying>| remote.ask(|_, app, _| app.relay.is_drained());
+        let drained = |remote: &Remote<RelayApp>| remote.ask(|_, app, _| app.relay.is_drained());
         self.running().remotes.iter().all(|remote| drained(remote).unwrap_or(true))
     }
 
-    /// Whether no connection is left: after a drain, servers have seen the end of their links, too.
+    /// Whether all connections are closed: those of clients, and after a drain also the links to servers.
     pub fn is_disconnected(&self) -> bool {
-        let gone = |remote: &Remote<Relaying>| remote.ask(|_, _, out| out.connections() == 0);
-        self.running().remotes.iter().all(|remote| gone(remote).unwrap_or(true))
+        let is_closed = |remote: &Remote<RelayApp>| remote.ask(|_, _, out| out.connections() == 0);
+        self.running().remotes.iter().all(|remote| is_closed(remote).unwrap_or(true))
     }
 
-    /// Whether every network thread runs; see [`failure`](Self::failure).
+    /// Whether every network thread runs. If not, see [`failure`](Self::failure).
     pub fn is_whole(&self) -> bool {
         !self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// The first thread that has failed, and why.
+    /// Name of the first thread that failed, and the reason.
     pub fn failure(&self) -> Option<&str> {
         self.watch.failure()
     }
 
-    /// Ends at once: links are closed, and so are clients that are left.
+    /// Ends at once, and closes links and remaining clients.
     pub fn stop(mut self) {
         self.end();
     }
 
-    /// As [`stop`](Self::stop); to do it again changes nothing.
+    /// As [`stop`](Self::stop). Repeated calls have no effect.
     pub(crate) fn end(&mut self) {
         self.running().registrars.withdraw_all();
         self.ports = None;
         self.sampler = None;
         self.running().remotes.iter().for_each(Remote::stop);
         for thread in self.threads.drain(..) {
-            // What became of it is known to the watch.
+            // The watch has recorded a failure of the thread.
             let _ = thread.join();
         }
-        self.running().registrars.wait(REGISTRATIONS_END);
+        self.running().registrars.wait(WITHDRAW_TIMEOUT);
     }
 }
 
@@ -188,14 +182,16 @@ impl Drop for Helper {
     }
 }
 
-fn tell_metrics(address: &SocketAddr) {
+fn log_metrics_address(address: &SocketAddr) {
     info!("metrics and status page at http://{address}/");
     if !address.ip().is_loopback() {
-        warn!("whoever reaches {address} can read addresses and figures there: it asks for no password");
+        warn!(
+            "metrics at {address} need no password: every host that reaches it can read addresses and figures"
+        );
     }
 }
 
-/// The thread ends with the network threads, whose decisions it logs.
+/// Starts the thread that writes the log entries of the network threads. It ends with them.
 fn start_log(watch: &ThreadWatch, names: Names) -> Result<Log, StartError> {
     let (log, lines) = Log::new();
     let writing = move || {
@@ -206,15 +202,15 @@ fn start_log(watch: &ThreadWatch, names: Names) -> Result<Log, StartError> {
     Ok(log)
 }
 
-/// Where a service's clients come in, for the log.
-pub(crate) struct Ports<'a>(pub(crate) &'a Places, pub(crate) &'a str);
+/// The listening addresses of a service, for the log.
+pub(crate) struct Ports<'a>(pub(crate) &'a ListenerTable, pub(crate) &'a str);
 
 impl std::fmt::Display for Ports<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for address in self.0.addresses(self.1, Sort::Plain) {
+        for address in self.0.addresses(self.1, ListenerKind::Plain) {
             write!(f, "; plain clients at {address}")?;
         }
-        for address in self.0.addresses(self.1, Sort::Library) {
+        for address in self.0.addresses(self.1, ListenerKind::Library) {
             write!(f, "; library clients at {address}")?;
         }
         Ok(())

@@ -1,9 +1,9 @@
 //! The helper: one relay per core on kernel sockets.
 //!
-//! [`Helper::start`] binds the listening ports, opens links to the servers and keeps them; clients are taken as
-//! soon as a link is up and refused by the host while none is. [`run`] is what the `spillway helper` command
-//! does: a helper that lives until SIGTERM, with signals, a service manager, an admin socket and metrics.
-//! [`config`] is what it is told, by a file or by flags; other settings are put in force while it runs.
+//! [`Helper::start`] binds the listening ports and keeps links to the servers open. The helper accepts clients while a
+//! link is up; otherwise the host refuses them. [`run`] is the `spillway helper` command: a helper that runs until
+//! SIGTERM, with signals, a service manager, an admin socket and metrics. [`config`] holds its settings, which may
+//! change while it runs.
 #![forbid(unsafe_code)]
 
 pub mod config;
@@ -22,8 +22,8 @@ mod metrics;
 mod page;
 mod quota;
 mod rates;
-mod registering;
-mod relaying;
+mod registration;
+mod relay_app;
 mod run;
 mod running;
 mod status;
@@ -36,11 +36,11 @@ pub use health::health;
 pub use helper::Helper;
 pub use metrics::METRICS;
 pub use rates::{Rates, ServiceRates};
-pub use registering::RegistrationStatus;
+pub use registration::RegistrationStatus;
 pub use run::run;
 pub use status::{ContextLoad, ContextStatus, Drained, HelperStatus, LinkStatus, ServiceStatus};
 
-/// The admin socket of a helper to which none was named, as [`spillway_daemon::usual_socket`] chooses it.
+/// Default path of a helper's admin socket, see [`spillway_daemon::usual_socket`].
 pub fn usual_socket() -> std::path::PathBuf {
     spillway_daemon::usual_socket("helper")
 }

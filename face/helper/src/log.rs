@@ -1,4 +1,4 @@
-//! Decisions become log lines, on a thread of its own: forming them is no work for the network threads.
+//! The helper's log: a separate thread forms the lines, to keep that work off the network threads.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,28 +9,22 @@ use std::time::{Duration, Instant};
 use spillway_relay::Notice;
 use tracing::{info, warn};
 
-/// Lines that wait to be written; what comes on top is counted and dropped.
+/// Bound on entries that wait to be written; further ones are dropped and counted.
 const WAITING_MAX: usize = 1024;
-/// Lines about single clients: at most one of a kind in this time.
-const CLIENT_INTERVAL: Duration = Duration::from_secs(1);
-/// Lines about a link that still cannot be opened, for the same reason: at most one in this time.
-const LINK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Lines about memory that becomes scarce, or no longer is.
+// Within its interval at most one line of a kind is written.
+const CLIENT_INTERVAL: Duration = Duration::from_secs(1);
+const LINK_INTERVAL: Duration = Duration::from_secs(30);
 const MEMORY_INTERVAL: Duration = Duration::from_secs(5);
-/// Lines about clients that are sent away, one for each look at most otherwise.
 const SHED_INTERVAL: Duration = Duration::from_secs(5);
 
-/// One decision.
 #[derive(Debug)]
 pub enum Entry {
-    /// Of a thread's relay.
     Relay { thread: usize, notice: Notice },
-    /// Of a thread's sockets.
     Net { thread: usize, notice: spillway_net::Notice },
 }
 
-/// Where network threads put their decisions.
+/// The network threads' end of the log.
 #[derive(Clone, Debug)]
 pub struct Log {
     sender: SyncSender<Entry>,
@@ -38,14 +32,14 @@ pub struct Log {
 }
 
 impl Log {
-    /// A log, and the thread's end of it: give it to [`write`].
+    /// Creates a log. The writing thread calls [`write`] with the [`Lines`].
     pub fn new() -> (Log, Lines) {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
         (Log { sender, dropped: Arc::clone(&dropped) }, Lines { receiver, dropped })
     }
 
-    /// Never blocks. False where there was no room for it.
+    /// Queues an entry, and never blocks. False if the queue is full and the entry is dropped.
     pub fn put(&self, entry: Entry) -> bool {
         let is_full = matches!(self.sender.try_send(entry), Err(TrySendError::Full(_)));
         if is_full {
@@ -55,19 +49,19 @@ impl Log {
     }
 }
 
-/// The writing end.
+/// The writing thread's end of the log.
 #[derive(Debug)]
 pub struct Lines {
     receiver: Receiver<Entry>,
     dropped: Arc<AtomicU64>,
 }
 
-/// Names of services by the relays' numbers: in the order in which they came, and never taken back.
+/// Names of services by their numbers in relays: a new service gets the next number, and numbers are not reused.
 #[derive(Clone, Debug, Default)]
 pub struct Names(Arc<RwLock<Vec<String>>>);
 
 impl Names {
-    /// As relays do: a name that is known keeps its number.
+    /// Numbers services as relays do: a known name keeps its number.
     pub fn add<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         for name in names {
@@ -83,13 +77,16 @@ impl Names {
     }
 }
 
-/// Writes until every [`Log`] is gone.
+/// Writes entries until every [`Log`] is dropped.
 pub fn write(lines: &Lines, services: &Names) {
-    let mut limiter = ByKind::default();
+    let mut limiter = RateLimiter::default();
     for entry in &lines.receiver {
         let dropped = lines.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
-            warn!(dropped, "{dropped} log lines dropped: more was decided than could be written");
+            warn!(
+                dropped,
+                "{dropped} log lines dropped: network threads logged faster than lines could be written"
+            );
         }
         match entry {
             Entry::Relay { thread, notice } => write_relay(thread, &notice, services, &mut limiter),
@@ -98,21 +95,21 @@ pub fn write(lines: &Lines, services: &Names) {
     }
 }
 
-/// Each line has its facts as fields, for logs as JSON; `left_out` counts lines like it since the last one.
-fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut ByKind) {
+/// Each line also has its values as fields, for JSON logs. `left_out` counts the suppressed lines of its kind.
+fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut RateLimiter) {
     let now = Instant::now();
     match notice {
         Notice::LinkUp { service, link, connections_max } => {
             limiter.forget_link(*service, thread, *link);
             let service = services.of(*service);
-            info!(%service, thread, link, connections_max, "link up: taking clients");
+            info!(%service, thread, link, connections_max, "link up: accepting clients");
         }
         Notice::LinkDown { service, link, why, clients, retry_in } => {
             let reason = why.label();
             let interval = if *clients > 0 { Duration::ZERO } else { LINK_INTERVAL };
             if let Some(more) = limiter.count((*service, "link", thread, *link, reason.into()), now, interval)
             {
-                let (service, left_out) = (services.of(*service), told(more));
+                let (service, left_out) = (services.of(*service), nonzero(more));
                 let retry_ms = retry_in.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
                 let replaced = retry_in.is_none().then_some(true);
                 warn!(
@@ -126,48 +123,51 @@ fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut B
             if let Some(more) =
                 limiter.count((*service, "refused", 0, 0, reason.into()), now, CLIENT_INTERVAL)
             {
-                let (service, left_out) = (services.of(*service), told(more));
+                let (service, left_out) = (services.of(*service), nonzero(more));
                 warn!(%service, thread, %client, reason, left_out, "client refused: {why}");
             }
         }
         Notice::ClientCut { service, client, why } => {
             let reason = why.label();
             if let Some(more) = limiter.count((*service, "cut", 0, 0, reason.into()), now, CLIENT_INTERVAL) {
-                let (service, left_out) = (services.of(*service), told(more));
+                let (service, left_out) = (services.of(*service), nonzero(more));
                 warn!(%service, thread, %client, reason, left_out, "client reset: {why}");
             }
         }
         Notice::ServerDrains { service, link, deadline_ms } => {
             let service = services.of(*service);
-            info!(%service, thread, link, deadline_ms, "the server wants its clients moved away");
+            info!(%service, thread, link, deadline_ms, "the server drains: library clients move away");
         }
         Notice::KeyRefused { service, link, key } => {
             let kind = (*service, "key", thread, *link, key.to_string());
             if let Some(more) = limiter.count(kind, now, LINK_INTERVAL) {
-                let (service, left_out) = (services.of(*service), told(more));
-                warn!(%service, thread, link, %key, left_out, "the server does not accept key {key}: trying an older one");
+                let (service, left_out) = (services.of(*service), nonzero(more));
+                warn!(
+                    %service, thread, link, %key, left_out,
+                    "the server does not accept key {key}: trying an older one"
+                );
             }
         }
         Notice::LinkRetired { service, link } => {
             let service = services.of(*service);
-            info!(%service, thread, link, "the link that was replaced has ended with its clients");
+            info!(%service, thread, link, "replaced link closed: its last client has left");
         }
         Notice::Shed { clients, load_percent } => {
             if let Some(more) = limiter.count((0, "shed", thread, 0, String::new()), now, SHED_INTERVAL) {
-                let left_out = told(more);
+                let left_out = nonzero(more);
                 warn!(
                     thread,
                     clients,
                     load_percent,
                     left_out,
-                    "too much to do: library clients were sent to other helpers (shed_above)"
+                    "load {load_percent} %: {clients} library clients were sent to other helpers (shed_above)"
                 );
             }
         }
         Notice::MemoryScarce { held, limit, clients } => {
             let kind = (0, "memory", thread, 0, String::new());
             if let Some(more) = limiter.count(kind, now, MEMORY_INTERVAL) {
-                let left_out = told(more);
+                let left_out = nonzero(more);
                 warn!(
                     thread,
                     buffered_bytes = held,
@@ -182,7 +182,7 @@ fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut B
         Notice::MemoryEnough { held, limit, paused, closed } => {
             let kind = (0, "memory again", thread, 0, String::new());
             if let Some(more) = limiter.count(kind, now, MEMORY_INTERVAL) {
-                let left_out = told(more);
+                let left_out = nonzero(more);
                 info!(
                     thread,
                     buffered_bytes = held,
@@ -190,33 +190,33 @@ fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut B
                     paused,
                     closed,
                     left_out,
-                    "there is enough memory again: {paused} clients were paused, {closed} closed"
+                    "memory is no longer scarce: {paused} clients were paused, {closed} closed"
                 );
             }
         }
         Notice::DrainDeadline { service, clients } => {
             let service = services.of(*service);
-            warn!(%service, thread, clients_reset = clients, "the drain deadline has passed");
+            warn!(%service, thread, clients_reset = clients, "the drain deadline has passed: {clients} clients reset");
         }
     }
 }
 
-/// A field only where lines were left out.
-fn told(left_out: u64) -> Option<u64> {
+/// The field `left_out`, which is absent for 0.
+fn nonzero(left_out: u64) -> Option<u64> {
     (left_out > 0).then_some(left_out)
 }
 
-/// Service, what happened, thread and link where it is about a link, reason.
+/// Service, event, thread and link (0 if not about a link), reason.
 type Kind = (u16, &'static str, usize, u16, String);
 
-/// Limits lines by kind. Kinds are few: reasons times services, and times links.
+/// Limits the rate of lines of each kind. The number of services, links and reasons bounds the kinds.
 #[derive(Debug, Default)]
-struct ByKind {
+struct RateLimiter {
     kinds: BTreeMap<Kind, (Instant, u64)>,
 }
 
-impl ByKind {
-    /// Some when it is time for a line: how many were left out since the last one.
+impl RateLimiter {
+    /// Counts a line. `Some` if it may be written: the number of lines suppressed since the last one.
     fn count(&mut self, kind: Kind, now: Instant, interval: Duration) -> Option<u64> {
         let Some((last, left_out)) = self.kinds.get_mut(&kind) else {
             self.kinds.insert(kind, (now, 0));
@@ -230,10 +230,10 @@ impl ByKind {
         Some(std::mem::take(left_out))
     }
 
-    /// The link is up: whatever is wrong with it next is news.
+    /// Resets the limits of a link that has come up, so that its next failure is logged at once.
     fn forget_link(&mut self, service: u16, thread: usize, link: u16) {
-        let is_it = |kind: &Kind| (kind.0, kind.1, kind.2, kind.3) == (service, "link", thread, link);
-        self.kinds.retain(|kind, _| !is_it(kind));
+        let is_of_link = |kind: &Kind| (kind.0, kind.1, kind.2, kind.3) == (service, "link", thread, link);
+        self.kinds.retain(|kind, _| !is_of_link(kind));
     }
 }
 
@@ -242,8 +242,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_of_a_kind_in_an_interval() {
-        let mut limiter = ByKind::default();
+    fn each_kind_has_one_line_in_an_interval() {
+        let mut limiter = RateLimiter::default();
         let start = Instant::now();
         let mut count = |name: &str, millis| {
             let now = start + Duration::from_millis(millis);
@@ -257,8 +257,8 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_was_up_is_news_again() {
-        let mut limiter = ByKind::default();
+    fn a_failure_of_a_link_that_was_up_is_logged_at_once() {
+        let mut limiter = RateLimiter::default();
         let now = Instant::now();
         let kind = |link| (0, "link", 1, link, "Lost".to_owned());
         assert_eq!(limiter.count(kind(0), now, LINK_INTERVAL), Some(0));

@@ -1,4 +1,4 @@
-//! The status page: one document without scripts, which needs nothing from elsewhere and loads itself again.
+//! The status page: one HTML document without scripts or other resources, which the browser reloads every 2 s.
 
 mod charts;
 
@@ -132,7 +132,7 @@ fn write_threads(page: &mut String, status: &HelperStatus, rates: Option<&Rates>
     page.write_str("</table></div>\n")
 }
 
-/// Text that cannot be markup.
+/// Text with HTML's special characters escaped.
 struct Text<'a>(&'a str);
 
 impl fmt::Display for Text<'_> {
@@ -148,7 +148,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// Three significant digits below 100, none after the point above.
+/// A number with two decimals below 10, one below 100 and none from there.
 struct Figure(f64);
 
 impl fmt::Display for Figure {
@@ -185,7 +185,7 @@ mod tests {
     use crate::status::LinkStatus;
 
     #[test]
-    fn names_are_no_markup_and_nothing_comes_from_elsewhere() {
+    fn names_are_escaped_and_other_hosts_are_not_referenced() {
         let service = ServiceStatus { name: "<script>\"&".into(), ..ServiceStatus::default() };
         let status = HelperStatus { services: vec![service], ..HelperStatus::default() };
         let page = html(&status, &[]);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_takes_no_clients_is_red_and_its_reason_is_told() {
+    fn a_service_that_refuses_clients_is_red_with_the_reason_above() {
         let link = LinkStatus { state: "up".into(), ..LinkStatus::default() };
         let service = ServiceStatus { name: "a".into(), links: vec![link], ..ServiceStatus::default() };
         let page = |service| html(&HelperStatus { services: vec![service], ..HelperStatus::default() }, &[]);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_figures_read_well() {
+    fn spans_have_two_units_and_figures_three_digits() {
         let spans = [59, 61, 3_600 * 5 + 60 * 4, 86_400 * 2 + 3_600].map(|s| Span(s).to_string());
         assert_eq!(spans, ["59 s", "1 min 1 s", "5 h 4 min", "2 d 1 h"]);
         let figures = [0.0, 1.234, 12.34, 123.4].map(|f| Figure(f).to_string());

@@ -1,4 +1,4 @@
-//! What a helper has done between two looks at it.
+//! Rates between two snapshots of a helper's status.
 
 use serde::Serialize;
 
@@ -7,34 +7,34 @@ use crate::status::{HelperStatus, ServiceStatus};
 /// Rates of a helper.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rates {
-    /// Between the two looks.
+    /// Time between the snapshots, in seconds.
     pub seconds: f64,
     /// CPU of each network thread, in percent of one core.
     pub context_cpu_percent: Vec<f64>,
-    /// In the order of the later look.
+    /// Rates of each service of the later snapshot.
     pub services: Vec<ServiceRates>,
 }
 
 /// Rates of a service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ServiceRates {
-    /// As configured.
+    /// Name of the service.
     pub name: String,
-    /// Pieces of requests from clients.
+    /// Segments of requests from clients.
     pub requests_per_second: f64,
-    /// Pieces of replies from the server.
+    /// Segments of replies from the server.
     pub replies_per_second: f64,
     /// Bytes of requests and replies.
     pub bytes_per_second: f64,
     /// Batches to the server.
     pub batches_per_second: f64,
-    /// Data messages for each of them; none without batches.
+    /// Data messages in each batch, on average; `None` without batches.
     pub messages_per_batch: Option<f64>,
-    /// What batching has added to half of the requests at most, in microseconds.
+    /// Median of the delay that batching adds, in microseconds.
     pub delay_p50_us: Option<f64>,
-    /// What batching has added to 99 of 100 requests at most, in microseconds.
+    /// 99th percentile of the delay that batching adds, in microseconds.
     pub delay_p99_us: Option<f64>,
-    /// Plain clients that could send nothing.
+    /// Times that a plain client could not send.
     pub stalls_per_second: f64,
     /// Clients refused.
     pub refused_per_second: f64,
@@ -43,7 +43,7 @@ pub struct ServiceRates {
 }
 
 impl Rates {
-    /// What happened between two looks. None when they are of different processes, or in the wrong order.
+    /// The rates between two snapshots. `None` if they are of different processes, or in the wrong order.
     pub fn between(before: &HelperStatus, after: &HelperStatus) -> Option<Rates> {
         if before.pid != after.pid || after.uptime_ms <= before.uptime_ms {
             return None;
@@ -65,22 +65,22 @@ impl Rates {
 
 impl ServiceRates {
     fn between(before: &ServiceStatus, after: &ServiceStatus, seconds: f64) -> ServiceRates {
-        // A thread that did not answer for once, or a service configured anew, makes totals fall.
-        let more = |count: fn(&ServiceStatus) -> u64| count(after).saturating_sub(count(before)) as f64;
-        let batches = more(|s| s.batches_sent);
+        // Totals fall if a thread does not answer, or a service was removed and added again.
+        let increase = |count: fn(&ServiceStatus) -> u64| count(after).saturating_sub(count(before)) as f64;
+        let batches = increase(|s| s.batches_sent);
         let delay = after.batch_delay_us.since(&before.batch_delay_us);
         ServiceRates {
             name: after.name.clone(),
-            requests_per_second: more(|s| s.requests) / seconds,
-            replies_per_second: more(|s| s.replies) / seconds,
-            bytes_per_second: more(|s| s.request_bytes + s.reply_bytes) / seconds,
+            requests_per_second: increase(|s| s.requests) / seconds,
+            replies_per_second: increase(|s| s.replies) / seconds,
+            bytes_per_second: increase(|s| s.request_bytes + s.reply_bytes) / seconds,
             batches_per_second: batches / seconds,
-            messages_per_batch: (batches > 0.0).then(|| more(|s| s.messages_sent) / batches),
+            messages_per_batch: (batches > 0.0).then(|| increase(|s| s.messages_sent) / batches),
             delay_p50_us: delay.quantile(0.5),
             delay_p99_us: delay.quantile(0.99),
-            stalls_per_second: more(|s| s.stalls) / seconds,
-            refused_per_second: more(|s| s.refused.total) / seconds,
-            reset_per_second: more(|s| s.cut.total + s.clients_lost_with_link) / seconds,
+            stalls_per_second: increase(|s| s.stalls) / seconds,
+            refused_per_second: increase(|s| s.refused.total) / seconds,
+            reset_per_second: increase(|s| s.cut.total + s.clients_lost_with_link) / seconds,
         }
     }
 }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_of_the_time_between() {
+    fn rates_cover_the_time_between_snapshots() {
         let rates = Rates::between(&status(1_000, 0, 1_000), &status(3_000, 500_000, 5_000)).unwrap();
         assert_eq!((rates.seconds, rates.context_cpu_percent), (2.0, vec![25.0]));
         let cache = &rates.services[0];
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_different_processes_and_idle_ones_have_no_batches() {
+    fn different_processes_have_no_rates_and_idle_services_no_batches() {
         let other = HelperStatus { pid: 8, ..status(1_000, 0, 0) };
         assert_eq!(Rates::between(&other, &status(2_000, 0, 0)), None);
         assert_eq!(Rates::between(&status(2_000, 0, 0), &status(2_000, 0, 0)), None);

@@ -1,4 +1,4 @@
-//! A helper that lives until SIGTERM.
+//! Runs a helper until SIGTERM.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use crate::config::{HelperConfig, StartError};
 use crate::control::Source;
 use crate::helper::Helper;
 
-/// How long servers may take to close drained links. Nothing depends on it but their logs.
-const LINKS_CLOSE: Duration = Duration::from_secs(1);
-/// How much later than its deadline a drain may be; the relay keeps the deadline itself.
+/// Time for servers to close drained links. If they do not, only their logs differ.
+const LINKS_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The process ends this long after the drain deadline at the latest. The relay applies the deadline itself.
 const DRAIN_SLACK: Duration = Duration::from_secs(5);
 
-/// Runs a helper until SIGTERM, with the settings that `source` has now and at each reload.
+/// Runs a helper until SIGTERM; `source` reads the settings at each reload.
 ///
-/// SIGTERM or SIGINT: takes no more clients, lets those that are there finish until the drain deadline, then ends; a
-/// second one, a second later or more, ends at once. A thread that fails ends the process. SIGHUP: reload. SIGUSR1: a
-/// status line on stderr. A service manager is told what goes on.
+/// SIGTERM or SIGINT: drains until the drain deadline, then ends; a second one, at least a second later, ends at once.
+/// SIGHUP: reload. SIGUSR1: the status on standard error. A thread that fails ends the process. A service manager is
+/// notified of start, reload, drain and end.
 ///
 /// # Errors
-/// As of [`Helper::start`].
+/// See [`Helper::start`].
 pub fn run(config: HelperConfig, source: Source) -> Result<ExitCode, StartError> {
     let main = MainThread::new().map_err(StartError::Host)?;
     let helper = Helper::start_as(config, Some(source), main.watch().clone())?;
@@ -34,17 +34,17 @@ pub fn run(config: HelperConfig, source: Source) -> Result<ExitCode, StartError>
 
 fn run_on(main: MainThread, helper: Helper) -> ExitCode {
     let control = Arc::clone(helper.control());
-    let mut running = Running { helper, ends_at: None };
-    main.run(&mut running, control.manager())
+    let mut service = HelperService { helper, ends_at: None };
+    main.run(&mut service, control.manager())
 }
 
-struct Running {
+struct HelperService {
     helper: Helper,
-    /// When a drained helper ends at the latest.
+    /// Latest end of a drain.
     ends_at: Option<Instant>,
 }
 
-impl Service for Running {
+impl Service for HelperService {
     fn clients_on_failure(&self) -> &'static str {
         "clients go elsewhere"
     }
@@ -54,7 +54,7 @@ impl Service for Running {
     }
 
     fn reload(&mut self) {
-        // The outcome is in the log.
+        // `reload` logs its outcome.
         let _ = self.helper.control().reload();
     }
 
@@ -69,7 +69,7 @@ impl Service for Running {
     fn is_over(&mut self) -> bool {
         let Some(ends_at) = &mut self.ends_at else { return false };
         if self.helper.is_drained() {
-            *ends_at = (*ends_at).min(Instant::now() + LINKS_CLOSE);
+            *ends_at = (*ends_at).min(Instant::now() + LINKS_CLOSE_TIMEOUT);
         }
         self.helper.is_disconnected() || Instant::now() >= *ends_at
     }

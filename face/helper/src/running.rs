@@ -1,4 +1,4 @@
-//! What a helper's threads share with whoever asks them something.
+//! The network threads of a running helper, and the requests to them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,28 +9,26 @@ use spillway_net::Remote;
 use spillway_policy::Override;
 
 use crate::config::HelperConfig;
-use crate::contexts::{Threads, clients_max};
-use crate::listeners::{Places, Sort};
+use crate::contexts::{Threads, clients_max_of_thread};
+use crate::listeners::{ListenerKind, ListenerTable};
 use crate::log::Names;
-use crate::registering::Registrars;
-use crate::relaying::Relaying;
-use crate::status::{HelperStatus, Part, ServiceStatus};
+use crate::registration::Registrars;
+use crate::relay_app::RelayApp;
+use crate::status::{HelperStatus, ServiceStatus, ThreadStatus};
 use tracing::warn;
 
-/// How long a network thread may take to answer before it counts as silent. Turns take microseconds.
-pub const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+/// Time for a network thread to answer before it counts as silent. It answers after each turn (microseconds).
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a thread may take to say what it does: it answers between two turns.
-const LOOK_PATIENCE: Duration = Duration::from_secs(1);
+/// As [`ANSWER_TIMEOUT`], for the status, for which operators and programs wait.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Descriptors beyond clients: links, listeners, epoll sets, files.
+/// Descriptors for other uses than clients: links, listeners, epoll sets, files.
 const OTHER_FILES: u64 = 256;
 
-/// A helper's threads, and the settings in force.
 pub struct Running {
-    pub remotes: Vec<Remote<Relaying>>,
+    pub remotes: Vec<Remote<RelayApp>>,
     pub threads: Threads,
-    /// Service names by the relays' numbers, for the log.
     pub names: Names,
     pub started: Instant,
     pub registrars: Registrars,
@@ -38,16 +36,15 @@ pub struct Running {
     settings: Mutex<Settings>,
 }
 
-/// Settings in force.
 #[derive(Debug)]
 pub struct Settings {
     pub config: HelperConfig,
-    pub places: Places,
+    pub listeners: ListenerTable,
 }
 
 impl Running {
     pub fn new(
-        remotes: Vec<Remote<Relaying>>,
+        remotes: Vec<Remote<RelayApp>>,
         threads: Threads,
         names: Names,
         settings: Settings,
@@ -62,38 +59,38 @@ impl Running {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the helper is doing. Waits for each thread's answer.
+    /// The helper's status. Waits up to [`STATUS_TIMEOUT`] for each thread.
     pub fn status(&self) -> HelperStatus {
-        self.look().0
+        self.status_by_thread().0
     }
 
-    /// The sum, and what each thread that answers has to say.
-    pub fn look(&self) -> (HelperStatus, Vec<(usize, Part)>) {
-        let mut status = self.blank_status();
-        let mut parts = Vec::with_capacity(self.remotes.len());
-        for (thread, remote) in self.remotes.iter().enumerate() {
-            let answer = remote.ask_within(LOOK_PATIENCE, |now, app, _| {
+    /// The helper's status, and that of each thread that answers, with the thread's number.
+    pub fn status_by_thread(&self) -> (HelperStatus, Vec<(usize, ThreadStatus)>) {
+        let mut status = self.status_without_threads();
+        let mut threads = Vec::with_capacity(self.remotes.len());
+        for (number, remote) in self.remotes.iter().enumerate() {
+            let answer = remote.ask_within(STATUS_TIMEOUT, |now, app, _| {
                 let mut status = app.relay.status();
-                status.notices_dropped += app.not_logged;
-                Part { status, cpu: thread_cpu(), now }
+                status.notices_dropped += app.notices_dropped;
+                ThreadStatus { status, cpu: thread_cpu(), now }
             });
             match answer {
-                Ok(part) => {
-                    status.add(thread, &part);
-                    parts.push((thread, part));
+                Ok(thread) => {
+                    status.add(number, &thread);
+                    threads.push((number, thread));
                 }
                 Err(_) => status.threads_silent += 1,
             }
         }
-        (status, parts)
+        (status, threads)
     }
 
-    /// With everything that threads do not know.
-    fn blank_status(&self) -> HelperStatus {
+    fn status_without_threads(&self) -> HelperStatus {
         let settings = self.settings();
         let services = settings.config.services.iter().map(|service| {
-            let addresses = |sort| settings.places.addresses(&service.name, sort);
-            let mut status = ServiceStatus::new(service, addresses(Sort::Plain), addresses(Sort::Library));
+            let addresses = |kind| settings.listeners.addresses(&service.name, kind);
+            let mut status =
+                ServiceStatus::new(service, addresses(ListenerKind::Plain), addresses(ListenerKind::Library));
             status.registration = self.registrars.status(&service.name);
             status
         });
@@ -107,50 +104,56 @@ impl Running {
             thread_failure: self.watch.failure().map(str::to_owned),
             log_lines_dropped: spillway_daemon::log_lines_dropped(),
             max_connections: settings.config.max_connections,
-            max_connections_of_thread: clients_max(&settings.config, &self.threads),
+            max_connections_of_thread: clients_max_of_thread(&settings.config, &self.threads),
             max_memory_bytes: settings.config.max_memory_bytes as u64,
             ..HelperStatus::default()
         }
     }
 
-    /// Whether every thread answers within this time.
-    pub fn answers(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    /// Whether every thread answers within `timeout`.
+    pub fn answers(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         self.remotes.iter().all(|remote| {
             let left = deadline.saturating_duration_since(Instant::now());
             remote.ask_within(left, |_, _, _| ()).is_ok()
         })
     }
 
-    /// Tells every thread the operator's override on a service. False where there is no such service.
-    pub fn say(&self, name: &str, word: (Override, Option<Duration>), within: Duration) -> bool {
+    /// Sets the override of a service on every thread, with the time for which it lasts (`None`: without limit). With
+    /// `off` clients are sent away within `within`. False if the helper does not have the service.
+    pub fn set_override(
+        &self,
+        name: &str,
+        override_and_time: (Override, Option<Duration>),
+        within: Duration,
+    ) -> bool {
         let mut found = false;
         for remote in &self.remotes {
             let name = name.to_owned();
-            let say =
-                move |now, app: &mut Relaying, out: &mut _| app.relay.say(now, &name, word, within, out);
-            found |= remote.ask_within(ANSWER_PATIENCE, say).unwrap_or(false);
+            let set = move |now, app: &mut RelayApp, out: &mut _| {
+                app.relay.say(now, &name, override_and_time, within, out)
+            };
+            found |= remote.ask_within(ANSWER_TIMEOUT, set).unwrap_or(false);
         }
         found
     }
 
-    /// Stops taking clients of this service, and lets those that are there finish until the deadline. False where
-    /// there is no such service.
+    /// Drains a service, and resets remaining clients after `within`. False if the helper does not have the service.
     pub fn drain_service(&self, name: &str, within: Duration) -> bool {
-        // Before clients are told to go, so that none comes back.
+        // First, so that clients that are sent away do not find this helper again.
         self.registrars.withdraw(name);
         let mut found = false;
         for remote in &self.remotes {
             let name = name.to_owned();
             let drain =
-                move |now, app: &mut Relaying, out: &mut _| app.relay.drain_service(now, &name, within, out);
-            found |= remote.ask_within(ANSWER_PATIENCE, drain).unwrap_or(false);
+                move |now, app: &mut RelayApp, out: &mut _| app.relay.drain_service(now, &name, within, out);
+            found |= remote.ask_within(ANSWER_TIMEOUT, drain).unwrap_or(false);
         }
         found
     }
 }
 
-/// Says what in the settings will not do what it looks like.
+/// Logs settings that have less effect than an operator expects.
 pub fn warn_of_useless_settings(config: &HelperConfig) {
     if let Some(allowed) = raise_open_files(u64::from(config.max_connections) + OTHER_FILES) {
         warn!(
@@ -163,7 +166,7 @@ pub fn warn_of_useless_settings(config: &HelperConfig) {
         for address in service.useless_listeners() {
             warn!(
                 "{}: clients at {address} have loopback addresses, which a server on another host does not \
-                 take: listen on an address of this host that clients reach, or allow them with \
+                 accept: listen on an address of this host that clients reach, or allow them with \
                  --allow-clients at the server and here",
                 service.name
             );

@@ -1,4 +1,4 @@
-//! What a helper is doing, for operators and programs.
+//! The status of a helper, for operators and programs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,98 +12,97 @@ use spillway_transport::Time;
 
 use crate::config::Service;
 use crate::distribution::Distribution;
-use crate::registering::RegistrationStatus;
+use crate::registration::RegistrationStatus;
 
-/// What one network thread answers when it is asked.
+/// The status of one network thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
-    /// Of its relay.
+pub(crate) struct ThreadStatus {
     pub status: Status,
-    /// Of its thread.
+    /// CPU time of the thread.
     pub cpu: Duration,
-    /// By its clock.
+    /// Time of this snapshot by the thread's clock.
     pub now: Time,
 }
 
-/// A snapshot of a helper. Its JSON form is what the status socket answers; fields may be added to it.
+/// A snapshot of a helper. Later versions may add fields to the JSON form.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HelperStatus {
-    /// As configured.
+    /// Configured name of the helper.
     #[serde(default)]
     pub name: String,
-    /// Of the program.
+    /// Version of the program.
     pub version: String,
     /// Process id.
     pub pid: u32,
-    /// Milliseconds since the start.
+    /// Time since the start, in milliseconds.
     pub uptime_ms: u64,
-    /// It has been told to go, and lets its clients finish.
+    /// Whether the helper is draining.
     pub draining: bool,
-    /// Network threads.
+    /// Number of network threads.
     pub threads: usize,
-    /// Threads that did not answer; their clients are missing here.
+    /// Threads that did not answer; all totals are without them.
     pub threads_silent: usize,
-    /// A thread has failed, and the process is about to end: which, and why.
+    /// Name and error of a thread that has failed; the process is about to end.
     #[serde(default)]
     pub thread_failure: Option<String>,
-    /// Log lines that could not be written, or not as fast as they came.
+    /// Log lines dropped because writing failed or was too slow.
     #[serde(default)]
     pub log_lines_dropped: u64,
     /// Clients of all services.
     pub clients: u32,
-    /// As configured.
+    /// Configured maximum number of clients.
     pub max_connections: u32,
-    /// Clients that one network thread may have: more than its share, because they come unevenly.
+    /// Maximum number of clients of one thread: more than its share, because clients spread unevenly.
     #[serde(default)]
     pub max_connections_of_thread: u32,
-    /// Bytes of memory that hold what waits for and from clients.
+    /// Bytes of memory for data from and to clients.
     pub buffered_bytes: u64,
-    /// As configured.
+    /// Configured limit on `buffered_bytes`.
     #[serde(default)]
     pub max_memory_bytes: u64,
     /// Threads on which memory is scarce: clients that do not read are paused.
     #[serde(default)]
     pub threads_scarce: usize,
-    /// Clients that were paused because memory was scarce and they did not read, since the start.
+    /// Clients that were paused because memory was scarce and they did not read.
     #[serde(default)]
     pub clients_paused: u64,
-    /// One for each network thread that answers.
+    /// The network threads that answered.
     #[serde(default)]
     pub contexts: Vec<ContextStatus>,
-    /// In the order of the configuration.
+    /// The services, in the order of the configuration.
     pub services: Vec<ServiceStatus>,
 }
 
 /// One network thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContextStatus {
-    /// Its number.
+    /// Number of the thread.
     pub context: usize,
-    /// CPU time of its thread, in microseconds.
+    /// CPU time of the thread, in microseconds.
     pub cpu_us: u64,
     /// Clients of all services.
     pub clients: u32,
-    /// Bytes buffered for and from them.
+    /// Bytes of memory for data from and to these clients.
     pub buffered_bytes: u64,
-    /// As clients that ask are told.
+    /// The load that clients get as an answer.
     #[serde(default)]
     pub load: ContextLoad,
 }
 
-/// How loaded a thread is. Shares are in 1/1000 of what it has.
+/// Load of a thread. Each resource is in 1/1000 of the thread's limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContextLoad {
-    /// Of its core.
+    /// CPU time of the thread's core or quota.
     pub cpu: u16,
-    /// Of the network; 0 where no bound is known.
+    /// Network bandwidth; 0 if the limit is not known.
     pub network: u16,
-    /// Of the clients that it may have.
+    /// Number of clients.
     pub connections: u16,
-    /// Of the memory for them.
+    /// Memory for clients' data.
     pub memory: u16,
-    /// The scarcest of them, with clients that have just come, in millionths.
+    /// The largest of these, with clients that have just come, in millionths.
     pub load: u32,
-    /// Clients that ask are told to go elsewhere.
+    /// Whether the thread answers `full` to clients that ask for its load.
     pub full: bool,
 }
 
@@ -114,33 +113,33 @@ impl From<Load> for ContextLoad {
     }
 }
 
-/// One service, all threads together. Counters are since the start.
+/// One service on all threads. Counters are since the start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServiceStatus {
-    /// As configured.
+    /// Configured name of the service.
     pub name: String,
     /// The server's link port.
     pub server: String,
-    /// Where plain clients come in.
+    /// Bound addresses for plain clients.
     pub listen: Vec<SocketAddr>,
-    /// Where library clients come in.
+    /// Bound addresses for library clients.
     pub link_listen: Vec<SocketAddr>,
     /// The operator's override: `auto`, `on`, `off`.
     #[serde(default)]
     pub relief: String,
-    /// For how long it still holds, in milliseconds; for ever, if not given.
+    /// Time until the override ends, in milliseconds; `None`: without limit.
     #[serde(default)]
     pub relief_left_ms: Option<u64>,
-    /// Where clients are told of it, if anywhere.
+    /// The service's registration, if it has one.
     #[serde(default)]
     pub registration: Option<RegistrationStatus>,
-    /// It takes no more clients: what has become of those it had, and how many are left.
+    /// Progress of a drain; `None` if the service is not draining.
     #[serde(default)]
     pub drained: Option<Drained>,
-    /// It is no longer configured, and goes with its last client.
+    /// Whether the service is no longer configured, and ends with its last client.
     #[serde(default)]
     pub removed: bool,
-    /// Threads that take clients now: those with a link that is up.
+    /// Threads that accept clients now: those with a link that is up.
     pub threads_listening: usize,
     /// Links to the server.
     pub links: Vec<LinkStatus>,
@@ -148,7 +147,7 @@ pub struct ServiceStatus {
     pub raw_clients: u32,
     /// Library clients connected now.
     pub library_clients: u32,
-    /// Data messages for each batch to the server.
+    /// Data messages in each batch to the server, on average.
     pub messages_per_batch: f64,
     /// Batches sent to the server.
     pub batches_sent: u64,
@@ -160,21 +159,21 @@ pub struct ServiceStatus {
     pub messages_received: u64,
     /// Bytes of data received from the server.
     pub bytes_received: u64,
-    /// How often a plain client could send nothing, for want of credit or because a link took no more.
+    /// Times that a plain client could not send: it had no credit, or its link's buffer was full.
     pub stalls: u64,
-    /// How long, all clients together, in milliseconds; of stalls that have ended.
+    /// Duration of stalls that have ended, all clients together, in milliseconds.
     #[serde(default)]
     pub stalled_ms: u64,
-    /// Pieces of requests as they came from clients: about one for each small request.
+    /// Segments of requests received from clients: about one for each small request.
     #[serde(default)]
     pub requests: u64,
-    /// Their bytes.
+    /// Bytes of requests.
     #[serde(default)]
     pub request_bytes: u64,
-    /// Pieces of replies as they came from the server.
+    /// Segments of replies received from the server.
     #[serde(default)]
     pub replies: u64,
-    /// Their bytes.
+    /// Bytes of replies.
     #[serde(default)]
     pub reply_bytes: u64,
     /// Data messages in each batch to the server.
@@ -183,12 +182,12 @@ pub struct ServiceStatus {
     /// Bytes in each batch to the server.
     #[serde(default)]
     pub batch_bytes: Distribution,
-    /// How long the first message of each batch has waited, in microseconds.
+    /// Time for which the first message of each batch waited, in microseconds.
     #[serde(default)]
     pub batch_delay_us: Distribution,
-    /// Plain clients taken.
+    /// Plain clients accepted.
     pub raw_clients_taken: u64,
-    /// Virtual connections of library clients passed on.
+    /// Virtual connections of library clients forwarded.
     pub library_connections_taken: u64,
     /// Links that came up.
     pub links_up: u64,
@@ -198,12 +197,12 @@ pub struct ServiceStatus {
     pub clients_lost_with_link: u64,
     /// Clients refused.
     pub refused: Refused,
-    /// Clients reset because of what they did.
+    /// Clients reset for data that they do not read or for protocol errors.
     pub cut: Cut,
     /// Questions of load that were answered.
     #[serde(default)]
     pub questions_answered: u64,
-    /// Those that were not, by reason.
+    /// Questions of load that were not answered, by reason.
     #[serde(default)]
     pub questions_refused: BTreeMap<String, u64>,
     /// Library clients sent to other helpers, because the load was too high.
@@ -214,51 +213,51 @@ pub struct ServiceStatus {
 /// One link of one thread.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkStatus {
-    /// Of which thread.
+    /// Number of the link's thread.
     pub thread: usize,
     /// `waiting`, `connecting`, `up`, `draining` or `closed`.
     pub state: String,
-    /// Virtual connections on it.
+    /// Virtual connections on the link.
     pub connections: u32,
-    /// Bytes gathered that the host's sockets have not taken.
+    /// Bytes for the server that the host's sockets have not taken yet.
     pub pending_bytes: u64,
-    /// It was replaced by a new one, and ends with its clients.
+    /// Whether a new link has replaced this one, which then ends with its last client.
     #[serde(default)]
     pub replaced: bool,
-    /// The name of the key that it was opened with, while it is open.
+    /// Id of the key that opened the link, while the link is open.
     #[serde(default)]
     pub key: Option<String>,
-    /// Its batches are encrypted.
+    /// Whether batches are encrypted.
     #[serde(default)]
     pub encrypted: bool,
 }
 
-/// What has become of a draining service's clients.
+/// Progress of a service's drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drained {
-    /// Library clients that went elsewhere by themselves.
+    /// Library clients that have moved elsewhere.
     pub moved: u64,
-    /// Plain clients whose connections ended by themselves.
+    /// Plain clients whose connections have ended.
     pub left: u64,
-    /// Clients that were reset: by the deadline, or because their link was lost.
+    /// Clients that were reset at the deadline, or because their link was lost.
     pub failed: u64,
-    /// Clients that are still there.
+    /// Clients that are still connected.
     pub remaining: u64,
 }
 
 /// Clients refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// All of them.
+    /// All refused clients.
     pub total: u64,
-    /// Under the names of [`Refusals::by_reason`](spillway_relay::Refusals::by_reason), beside `total` in JSON.
+    /// Refused clients by the reasons of [`Refusals::by_reason`](spillway_relay::Refusals::by_reason).
     #[serde(flatten)]
     pub by_reason: BTreeMap<String, u64>,
 }
 
-/// Clients reset because of what they did, by reason.
+/// Clients reset for data that they do not read or for protocol errors, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "each is a reason as of the relay's `Cut`")]
+#[allow(missing_docs, reason = "each is a reason of the relay's `Cut`")]
 pub struct Cut {
     pub total: u64,
     pub buffer: u64,
@@ -267,17 +266,17 @@ pub struct Cut {
 }
 
 impl HelperStatus {
-    /// The JSON form.
+    /// The JSON form, with a line end.
     pub fn to_json(&self) -> String {
-        // Strings, numbers and lists always have one.
+        // Cannot fail: keys are strings.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// Adds what one thread does.
-    pub(crate) fn add(&mut self, thread: usize, part: &Part) {
-        let Part { status, cpu, now } = part;
+    /// Adds the status of thread `number` to the totals.
+    pub(crate) fn add(&mut self, number: usize, thread: &ThreadStatus) {
+        let ThreadStatus { status, cpu, now } = thread;
         self.contexts.push(ContextStatus {
-            context: thread,
+            context: number,
             cpu_us: u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX),
             clients: status.clients,
             buffered_bytes: status.buffered_bytes as u64,
@@ -290,19 +289,19 @@ impl HelperStatus {
         self.clients_paused += status.paused;
         for service in &status.services {
             match self.services.iter_mut().find(|total| total.name == service.name) {
-                Some(total) => total.add((thread, *now), service),
-                // Removed, and not gone yet.
+                Some(total) => total.add((number, *now), service),
+                // The service was removed and still has clients.
                 None => {
                     let (name, server) = (service.name.clone(), service.server.to_string());
                     let mut total = ServiceStatus { name, server, ..ServiceStatus::default() };
-                    total.add((thread, *now), service);
+                    total.add((number, *now), service);
                     self.services.push(total);
                 }
             }
         }
     }
 
-    /// One short line: what a service manager shows.
+    /// One short line for a service manager.
     pub fn summary(&self) -> String {
         let state = if self.draining { "draining, " } else { "" };
         let up = |service: &&ServiceStatus| service.links_that_are_up() > 0;
@@ -321,7 +320,7 @@ impl ServiceStatus {
         ServiceStatus { name, server, listen, link_listen, ..ServiceStatus::default() }
     }
 
-    /// Links that carry clients.
+    /// Number of links that carry clients.
     pub fn links_that_are_up(&self) -> usize {
         self.links.iter().filter(|link| link.state == "up" || link.state == "draining").count()
     }
@@ -338,10 +337,10 @@ impl ServiceStatus {
             encrypted: link.encrypted,
         }));
         self.removed |= service.removed;
-        // Every thread was told the same.
-        let (word, until) = (service.relief.at(now), service.relief.until());
-        self.relief = word.name().to_owned();
-        let left = until.filter(|_| word != Override::Auto).map(|until| until.since(now));
+        // The same on every thread.
+        let (relief, until) = (service.relief.at(now), service.relief.until());
+        self.relief = relief.name().to_owned();
+        let left = until.filter(|_| relief != Override::Auto).map(|until| until.since(now));
         self.relief_left_ms = left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
         if let Some(drained) = service.drained {
             let total = self.drained.get_or_insert_default();
@@ -385,7 +384,7 @@ impl ServiceStatus {
 }
 
 impl Refused {
-    /// For this reason.
+    /// Clients refused for `reason`.
     pub fn of(&self, reason: &str) -> u64 {
         self.by_reason.get(reason).copied().unwrap_or(0)
     }
@@ -398,7 +397,6 @@ impl Refused {
     }
 }
 
-/// How many, and why where there were any.
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} refused", self.total)?;
@@ -417,11 +415,10 @@ impl Cut {
     }
 }
 
-/// All states of links.
 pub(crate) const LINK_STATES: [LinkState; 5] =
     [LinkState::Waiting, LinkState::Connecting, LinkState::Up, LinkState::Draining, LinkState::Closed];
 
-/// What an operator calls a state.
+/// Name of a state in status and metrics.
 pub(crate) fn state_name(state: LinkState) -> &'static str {
     match state {
         LinkState::Waiting => "waiting",
@@ -432,7 +429,7 @@ pub(crate) fn state_name(state: LinkState) -> &'static str {
     }
 }
 
-/// One line for each service.
+/// One line for the helper, and one for each service.
 impl fmt::Display for HelperStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = if self.draining { "draining" } else { "running" };
@@ -452,11 +449,11 @@ impl fmt::Display for HelperStatus {
 
 impl fmt::Display for ServiceStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let takes = if self.threads_listening > 0 { "taking clients" } else { "refusing clients" };
-        write!(f, "{} at {}: {takes}", self.name, self.server)?;
+        let accepts = if self.threads_listening > 0 { "accepting clients" } else { "refusing clients" };
+        write!(f, "{} at {}: {accepts}", self.name, self.server)?;
         if let Some(Drained { moved, left, failed, remaining }) = self.drained {
             let state = if self.removed { "removed" } else { "draining" };
-            write!(f, " ({state}: {moved} moved, {left} left, {failed} failed, {remaining} to go)")?;
+            write!(f, " ({state}: {moved} moved, {left} left, {failed} failed, {remaining} connected)")?;
         }
         if !["", Override::Auto.name()].contains(&self.relief.as_str()) {
             write!(f, ", relief {}", self.relief)?;

@@ -30,7 +30,7 @@ fn links_up(helper: &Helper) -> usize {
 }
 
 #[test]
-fn carries_clients_of_several_threads() {
+fn clients_are_served_on_several_threads() {
     let server = EchoServer::start();
     let helper = start(service(server.address), 2);
     wait("both links", || links_up(&helper) == 2);
@@ -56,7 +56,7 @@ fn carries_clients_of_several_threads() {
     assert_eq!((status.clients, status.services[0].raw_clients), (200, 200));
     assert_eq!(status.services[0].refused.total, 0);
     assert!(status.services[0].links.iter().all(|link| link.connections > 0), "{status}");
-    // An end is answered by an end, after the last byte.
+    // The end of a client's stream reaches the server, and the server's end comes back after the last byte.
     for client in &mut clients {
         client.write_all(b"last").expect("a live connection");
         client.shutdown(std::net::Shutdown::Write).expect("a live connection");
@@ -72,7 +72,7 @@ fn carries_clients_of_several_threads() {
 }
 
 #[test]
-fn refuses_clients_while_the_server_is_away_and_takes_them_again() {
+fn clients_are_refused_while_the_server_is_down_and_accepted_again() {
     let server = EchoServer::start();
     let address = server.address;
     let helper = start(service(address), 2);
@@ -81,7 +81,7 @@ fn refuses_clients_while_the_server_is_away_and_takes_them_again() {
     let mut client = connect(port);
     echo(&mut client, 1, 100);
     drop(server);
-    // The client is told, and new ones are refused by the host itself.
+    // The client is reset, and the host refuses new clients.
     let end = client.read(&mut [0; 1]);
     assert!(matches!(&end, Err(error) if error.kind() == ErrorKind::ConnectionReset), "{end:?}");
     wait("both links down", || links_up(&helper) == 0);
@@ -95,7 +95,7 @@ fn refuses_clients_while_the_server_is_away_and_takes_them_again() {
 }
 
 #[test]
-fn a_wrong_key_keeps_clients_out_and_says_so() {
+fn clients_are_refused_while_the_helper_has_a_wrong_key() {
     let server = EchoServer::start();
     for key in [Key::from_secret([9; 32]), client_key()] {
         let helper = start(Service { keys: vec![key], ..service(server.address) }, 1);
@@ -107,7 +107,7 @@ fn a_wrong_key_keeps_clients_out_and_says_so() {
 }
 
 #[test]
-fn clients_that_misbehave_harm_nobody_else() {
+fn misbehaving_clients_do_not_affect_others() {
     let server = EchoServer::start();
     let mut service = service(server.address);
     service.link_listen.push("127.0.0.1:0".parse().expect("an address"));
@@ -117,12 +117,12 @@ fn clients_that_misbehave_harm_nobody_else() {
     wait("the link", || links_up(&helper) == 1);
     let mut good = connect(port);
 
-    // One that never reads: what it asked for is bounded on the way.
-    let mut deaf = connect(port);
-    deaf.set_nonblocking(true).expect("a socket");
+    // A client that never reads: its replies fill bounded buffers only.
+    let mut unread = connect(port);
+    unread.set_nonblocking(true).expect("a socket");
     let (mut sent, mut idle) = (0_usize, 0);
     while idle < 100 {
-        match deaf.write(&[7; 65536]) {
+        match unread.write(&[7; 65536]) {
             Ok(length) => (sent, idle) = (sent + length, 0),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::WouldBlock);
@@ -135,36 +135,36 @@ fn clients_that_misbehave_harm_nobody_else() {
     }
     assert!(helper.status().buffered_bytes < 2 << 20, "{}", helper.status());
 
-    // Some that are cut, in the middle of what they send.
+    // Clients that reset their connections while they send.
     for round in 0..50 {
-        let mut cut = connect(port);
-        cut.write_all(&vec![3; 1 + round * 999]).expect("a live connection");
-        rustix::net::sockopt::set_socket_linger(&cut, Some(Duration::ZERO)).expect("a socket");
-        drop(cut);
+        let mut client = connect(port);
+        client.write_all(&vec![3; 1 + round * 999]).expect("a live connection");
+        rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).expect("a socket");
+        drop(client);
         echo(&mut good, round, 70);
     }
-    // Garbage, and half a greeting, where library clients come in.
+    // Garbage, and half a handshake, at the link port.
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 4000], &[0xff; 1]] {
         let mut stranger = connect(link_port);
         stranger.write_all(garbage).expect("a live connection");
         stranger.shutdown(std::net::Shutdown::Write).expect("a live connection");
         let mut rest = Vec::new();
-        // Told why, or reset.
+        // The helper refuses or resets the connection.
         let _ = stranger.read_to_end(&mut rest);
         echo(&mut good, garbage.len(), 90);
     }
-    wait("the misbehaved gone", || {
+    wait("only two clients left", || {
         let status = helper.status();
         status.clients == 2 && status.services[0].library_clients == 0
     });
     assert_eq!(links_up(&helper), 1);
-    drop(deaf);
-    wait("the deaf one gone", || helper.status().clients == 1);
+    drop(unread);
+    wait("one client left", || helper.status().clients == 1);
     echo(&mut good, 5, 5000);
 }
 
 #[test]
-fn two_thousand_clients_and_a_limit() {
+fn two_thousand_clients_are_served_and_one_more_is_refused() {
     let server = EchoServer::start();
     let config = HelperConfig {
         threads: 1,
@@ -188,12 +188,12 @@ fn two_thousand_clients_and_a_limit() {
     let status = helper.status();
     assert!(status.services[0].messages_per_batch > 1.0, "a burst travels in batches: {status}");
     clients.truncate(1000);
-    wait("room again", || is_served(port));
+    wait("clients are accepted again", || is_served(port));
     clients.iter_mut().enumerate().for_each(|(index, client)| echo(client, index, 10));
 }
 
 #[test]
-fn drains_what_is_in_flight() {
+fn a_drain_lets_clients_finish_until_the_deadline() {
     let server = EchoServer::start();
     let helper = start(service(server.address), 1);
     wait("the link", || links_up(&helper) == 1);
@@ -203,7 +203,7 @@ fn drains_what_is_in_flight() {
     helper.drain(Duration::from_secs(30));
     wait("no new clients", || TcpStream::connect(port).is_err());
     assert!(helper.status().draining && !helper.is_drained());
-    // The one that is there goes on until it is done.
+    // The connected client continues until it has finished.
     echo(&mut client, 2, 1000);
     client.shutdown(std::net::Shutdown::Write).expect("a live connection");
     let mut rest = Vec::new();
@@ -212,7 +212,7 @@ fn drains_what_is_in_flight() {
     wait("drained", || helper.is_drained());
     helper.stop();
 
-    // One that does not go is reset at the deadline.
+    // A client that stays is reset at the deadline.
     let helper = start(service(server.address), 1);
     wait("the link", || links_up(&helper) == 1);
     let mut client = connect(helper.status().services[0].listen[0]);
@@ -224,7 +224,7 @@ fn drains_what_is_in_flight() {
 }
 
 #[test]
-fn what_cannot_start_says_why() {
+fn start_errors_have_their_reason() {
     let server = EchoServer::start();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
     let mut service = service(server.address);
@@ -240,7 +240,7 @@ fn what_cannot_start_says_why() {
 }
 
 #[test]
-fn status_travels_as_json() {
+fn status_is_the_same_as_json() {
     let server = EchoServer::start();
     let path = std::env::temp_dir().join(format!("spillway-helper-test-{}.sock", std::process::id()));
     let config = HelperConfig {
@@ -250,14 +250,14 @@ fn status_travels_as_json() {
     };
     let helper = Helper::start(config).expect("a helper");
     wait("both links", || links_up(&helper) == 2);
-    let mut status = spillway_helper::query(&path).expect("it answers");
+    let mut status = spillway_helper::query(&path).expect("the helper answers");
     let again: HelperStatus = serde_json::from_str(&status.to_json()).expect("JSON");
     assert_eq!(again, status);
     assert_eq!(status.contexts.len(), 2);
-    // Time goes on.
+    // Uptime and CPU time change between the two snapshots.
     (status.uptime_ms, status.contexts) = (0, Vec::new());
     assert_eq!(status, HelperStatus { uptime_ms: 0, contexts: Vec::new(), ..helper.status() });
     assert_eq!((status.threads, status.pid), (2, std::process::id()));
     helper.stop();
-    assert!(!path.exists(), "the socket goes with the helper");
+    assert!(!path.exists(), "the socket's file is removed");
 }

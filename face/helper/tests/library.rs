@@ -1,4 +1,4 @@
-//! Library clients through a helper's link port, and moves between it and the server's ordinary port.
+//! Library clients at a helper's link port, and their moves between that port and the server's ordinary port.
 
 mod support;
 
@@ -39,7 +39,7 @@ fn round_trip(client: &mut Client, seed: usize, length: usize) {
     assert_eq!(reply, request);
 }
 
-/// The server's ordinary port.
+/// Starts an echo server without Spillway, as the server's ordinary port.
 fn plain_echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let address = listener.local_addr().expect("bound");
@@ -47,7 +47,7 @@ fn plain_echo() -> SocketAddr {
         for mut stream in listener.incoming().flatten() {
             std::thread::spawn(move || {
                 let mut reading = stream.try_clone().expect("a descriptor");
-                // Ends with its client.
+                // An error ends the copy like the client's end.
                 let _ = std::io::copy(&mut reading, &mut stream);
             });
         }
@@ -75,7 +75,7 @@ fn many_clients_through_one_helper() {
 }
 
 #[test]
-fn there_and_back_again() {
+fn a_client_moves_to_the_helper_and_back() {
     let (server, plain) = (EchoServer::start(), plain_echo());
     let (helper, target) = start(server.address, 1);
     let mut client = Client::connect(plain, Settings::default()).expect("the ordinary port");
@@ -84,14 +84,14 @@ fn there_and_back_again() {
         client.move_to(Route::Link(&target)).expect("accepted");
         assert_eq!(client.carrier(), Some(Carrier::Link(target.address)));
         round_trip(&mut client, round, 5000);
-        client.move_to(Route::Direct).expect("it is still there");
+        client.move_to(Route::Direct).expect("the ordinary port is still open");
     }
     drop(client);
     wait("no client left", || helper.status().clients == 0);
 }
 
 #[test]
-fn those_who_may_not_are_told_and_others_do_not_notice() {
+fn refused_clients_get_an_error_and_do_not_affect_others() {
     let server = EchoServer::start();
     let (helper, target) = start(server.address, 1);
     let connect = |target: &LinkTarget| Client::pm_connect(target, None, Settings::default());
@@ -109,7 +109,7 @@ fn those_who_may_not_are_told_and_others_do_not_notice() {
     wait("the refusal counted", || refused("other_server") == 1);
     round_trip(&mut good, 2, 100);
 
-    // The server goes: clients are told, new ones refused by the host.
+    // The server ends: clients are disconnected, and the host refuses new ones.
     drop(server);
     let end = good.read(&mut [0; 1]);
     assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
@@ -118,9 +118,9 @@ fn those_who_may_not_are_told_and_others_do_not_notice() {
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
 }
 
-/// Strangers without a key hold silent connections to the helper's link port, and open new ones for those that end.
+/// Strangers without a key hold silent connections to the helper's link port, and reopen those that end.
 #[test]
-fn strangers_who_hold_connections_keep_nobody_away() {
+fn strangers_that_hold_connections_do_not_block_clients() {
     let server = EchoServer::start();
     let (_helper, target) = start(server.address, 1);
     let mut kept = Client::pm_connect(&target, None, Settings::default()).expect("accepted");
@@ -135,15 +135,15 @@ fn strangers_who_hold_connections_keep_nobody_away() {
     }
 }
 
-/// An authenticated client of the helper's link port, in the hands of somebody who writes whatever frames.
-fn rude_link(target: &LinkTarget) -> TcpStream {
+/// An authenticated link to the helper, on which the test can write any frames.
+fn authenticated_link(target: &LinkTarget) -> TcpStream {
     let mut stream = TcpStream::connect(target.address).expect("the helper listens");
     let config = OpenerConfig {
         role: Role::Client,
         key: target.key.clone(),
         limits: Limits::default(),
         policy: PolicyKind::Fixed { delay: std::time::Duration::ZERO, bytes: 0 },
-        // The test writes frames itself.
+        // Off, because the test writes the frames itself.
         encryption: Encryption::Off,
     };
     let mut link = OpenerLink::new(&config, Time::ZERO, Fresh::from_random([9; Fresh::BYTES]));
@@ -164,24 +164,24 @@ fn rude_link(target: &LinkTarget) -> TcpStream {
     stream
 }
 
-/// One client asks for connections which are refused, for ever, and does not read the answers: it is not read any more,
-/// what waits for it is bounded, and all requests of others succeed.
+/// A client that keeps requesting connections that are refused, and does not read the refusals, is no longer read. Its
+/// waiting bytes are bounded, and all requests of other clients succeed.
 #[test]
-fn refusals_that_nobody_reads_stop_their_client_only() {
-    const ENOUGH: usize = 64 << 20;
+fn refusals_that_are_not_read_stop_their_client_only() {
+    const SENT_MAX: usize = 64 << 20;
     let server = EchoServer::start();
     let (helper, target) = start(server.address, 1);
     let mut kept = Client::pm_connect(&target, None, Settings::default()).expect("accepted");
-    let mut rude = rude_link(&target);
-    rude.set_nonblocking(true).expect("a socket");
+    let mut attacker = authenticated_link(&target);
+    attacker.set_nonblocking(true).expect("a socket");
     let elsewhere =
         Connect { client: "10.1.1.1:1".parse().expect("an address"), server: None, credit: 0, session: None };
     let mut batch = Vec::new();
     (0..1000).for_each(|_| Control::Connect(elsewhere).emit(Id(1), &mut batch));
     let (mut sent, mut stuck, mut round) = (0, 0, 0);
-    // Stuck: the helper serves others, and takes nothing of this.
-    while stuck < 200 && sent < ENOUGH {
-        match rude.write(&batch[sent % batch.len()..]) {
+    // Stuck for 200 rounds: the helper serves another client, and reads nothing from this one.
+    while stuck < 200 && sent < SENT_MAX {
+        match attacker.write(&batch[sent % batch.len()..]) {
             Ok(written) => (sent, stuck) = (sent + written, 0),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::WouldBlock);
@@ -192,45 +192,45 @@ fn refusals_that_nobody_reads_stop_their_client_only() {
             }
         }
     }
-    assert!(sent < ENOUGH, "it is read for ever");
+    assert!(sent < SENT_MAX, "the client is still read");
     let status: HelperStatus = helper.status();
     assert!(status.buffered_bytes < 1 << 20, "{}", status.buffered_bytes);
-    // It reads now, and is read again.
-    rude.set_nonblocking(false).expect("a socket");
-    let mut reader = rude.try_clone().expect("a descriptor");
+    // Once the client reads, the helper reads from it again.
+    attacker.set_nonblocking(false).expect("a socket");
+    let mut reader = attacker.try_clone().expect("a descriptor");
     let reading = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
-    rude.write_all(&batch[sent % batch.len()..]).expect("it goes on");
-    // Slowly, for none of it is data.
+    attacker.write_all(&batch[sent % batch.len()..]).expect("the helper reads again");
+    // A few only: the helper reads control messages at a limited pace.
     for _ in 0..2 {
-        rude.write_all(&batch).expect("it goes on");
+        attacker.write_all(&batch).expect("the helper reads again");
     }
     drop(helper);
     let _ = reading.join();
 }
 
-/// One client repeats its credit for ever: the server hears of it once in a batch, and all requests of others succeed.
+/// A client repeats its credit without end: the helper forwards it once in a batch, and all requests of others succeed.
 #[test]
-fn a_flood_of_credit_keeps_nobody_away() {
+fn a_flood_of_credit_does_not_block_clients() {
     let server = EchoServer::start();
     let (helper, target) = start(server.address, 1);
     let mut kept = Client::pm_connect(&target, None, Settings::default()).expect("accepted");
-    let mut rude = rude_link(&target);
-    let client = rude.local_addr().expect("an address");
+    let mut attacker = authenticated_link(&target);
+    let client = attacker.local_addr().expect("an address");
     let mut first = Vec::new();
     Control::Connect(Connect { client, server: None, credit: 1000, session: None }).emit(Id(1), &mut first);
-    rude.write_all(&first).expect("a connection");
+    attacker.write_all(&first).expect("a connection");
     let mut batch = Vec::new();
     (0..1000).for_each(|step| Control::Credit(2000 + step).emit(Id(1), &mut batch));
     let bytes_sent = || helper.status().services[0].bytes_sent;
     let before = bytes_sent();
-    rude.set_nonblocking(true).expect("a socket");
+    attacker.set_nonblocking(true).expect("a socket");
     let over = Arc::new(AtomicBool::new(false));
     let flood = std::thread::spawn({
         let over = over.clone();
         move || {
             let mut flooded = 0;
             while !over.load(Ordering::Relaxed) {
-                match rude.write(&batch[flooded % batch.len()..]) {
+                match attacker.write(&batch[flooded % batch.len()..]) {
                     Ok(written) => flooded += written,
                     Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
                 }
@@ -241,9 +241,12 @@ fn a_flood_of_credit_keeps_nobody_away() {
     const ROUNDS: usize = 5_000;
     (0..ROUNDS).for_each(|round| round_trip(&mut kept, round, 100));
     over.store(true, Ordering::Relaxed);
-    let flooded = flood.join().expect("its link is not closed");
+    let flooded = flood.join().expect("the helper has not closed the link");
     let sent = bytes_sent() - before;
-    // A request takes 141 bytes with its headers.
-    let of_requests = ROUNDS as u64 * 160;
-    assert!(sent < of_requests + (1 << 18), "{sent} bytes are sent, and {flooded} came of the flood");
+    // A request has 141 bytes with its headers.
+    let request_bytes = ROUNDS as u64 * 160;
+    assert!(
+        sent < request_bytes + (1 << 18),
+        "{sent} bytes sent to the server, {flooded} received of the flood"
+    );
 }

@@ -20,7 +20,7 @@ fn start(server: SocketAddr) -> Helper {
     let service = Service {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         keys: vec![helper_key()],
-        // Nobody is there: it goes on trying.
+        // No etcd listens there, so the helper keeps trying.
         register: Some(Register {
             access: EtcdAccess::default(),
             place: format!("etcd:http://{}/cache/", spillway_ports::free_address()).parse().unwrap(),
@@ -33,7 +33,7 @@ fn start(server: SocketAddr) -> Helper {
 }
 
 fn get(helper: &Helper, path: &str) -> (u16, String) {
-    let mut stream = connect(helper.metrics_address().expect("it serves metrics"));
+    let mut stream = connect(helper.metrics_address().expect("the helper serves metrics"));
     write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
@@ -43,7 +43,7 @@ fn get(helper: &Helper, path: &str) -> (u16, String) {
 }
 
 #[test]
-fn a_working_helper_tells_everything() {
+fn every_metric_has_samples_and_the_right_values() {
     let server = EchoServer::start();
     let helper = start(server.address);
     wait("both links", || get(&helper, "/health").0 == 200);
@@ -52,13 +52,14 @@ fn a_working_helper_tells_everything() {
     for (seed, client) in clients.iter_mut().enumerate() {
         (0..5).for_each(|round| echo(client, seed * 10 + round, 1000));
     }
-    let told = strict::read(&get(&helper, "/metrics").1);
+    let scrape = strict::read(&get(&helper, "/metrics").1);
     for metric in METRICS.iter().chain(process::METRICS) {
-        let is = told.get(metric.name).unwrap_or_else(|| panic!("{} is told", metric.name));
-        assert_eq!((is.kind.as_str(), !is.samples.is_empty()), (metric.kind.name(), true), "{}", metric.name);
+        let family = scrape.get(metric.name).unwrap_or_else(|| panic!("{} is missing", metric.name));
+        let found = (family.kind.as_str(), !family.samples.is_empty());
+        assert_eq!(found, (metric.kind.name(), true), "{}", metric.name);
     }
-    assert_eq!(told.len(), METRICS.len() + process::METRICS.len(), "all are in the registry");
-    let sum = |name: &str, labels: &[(&str, &str)]| told[name].sum(labels);
+    assert_eq!(scrape.len(), METRICS.len() + process::METRICS.len(), "all are in the registry");
+    let sum = |name: &str, labels: &[(&str, &str)]| scrape[name].sum(labels);
     let service = ("service", "cache \"quoted\\\"");
     assert_eq!(sum("spillway_helper_request_bytes_total", &[service]), 30_000.0);
     assert_eq!(sum("spillway_helper_reply_bytes_total", &[service]), 30_000.0);
@@ -71,10 +72,10 @@ fn a_working_helper_tells_everything() {
     assert_eq!(sum("spillway_helper_registered", &[service]), 0.0);
     assert_eq!(sum("spillway_helper_registrations_total", &[service]), 0.0);
     assert!(sum("spillway_helper_registration_failures_total", &[service]) > 0.0);
-    let reasons = told["spillway_helper_clients_refused_total"].samples.iter();
+    let reasons = scrape["spillway_helper_clients_refused_total"].samples.iter();
     let reasons: BTreeSet<&str> = reasons.map(|(_, labels, _)| &*labels.last().unwrap().1).collect();
     assert_eq!(reasons.len(), 17, "{reasons:?}");
-    let samples = &told["spillway_helper_batch_delay_seconds"].samples;
+    let samples = &scrape["spillway_helper_batch_delay_seconds"].samples;
     let count = samples.iter().find(|(name, _, _)| name.ends_with("_count")).unwrap().2;
     assert_eq!(count, sum("spillway_helper_batches_sent_total", &[]));
 
@@ -82,7 +83,7 @@ fn a_working_helper_tells_everything() {
     assert_eq!((status.clients, status.services[0].request_bytes), (6, 30_000));
     assert!(
         status.services[0].refused.by_reason.keys().map(String::as_str).eq(reasons),
-        "the same by both ways"
+        "status and metrics have the same reasons"
     );
     assert_eq!(status.contexts.len(), 2);
     let (code, page) = get(&helper, "/");
@@ -96,9 +97,9 @@ fn a_working_helper_tells_everything() {
     drop(server);
     wait("unhealthy", || get(&helper, "/health").0 == 503);
     assert!(get(&helper, "/health").1.contains("links to"));
-    let told = strict::read(&get(&helper, "/metrics").1);
-    assert_eq!(told["spillway_helper_clients_reset_total"].sum(&[("reason", "link_lost")]), 6.0);
-    assert!(told["spillway_helper_link_failures_total"].sum(&[]) >= 2.0);
+    let scrape = strict::read(&get(&helper, "/metrics").1);
+    assert_eq!(scrape["spillway_helper_clients_reset_total"].sum(&[("reason", "link_lost")]), 6.0);
+    assert!(scrape["spillway_helper_link_failures_total"].sum(&[]) >= 2.0);
 }
 
 #[test]
@@ -133,17 +134,17 @@ fn a_full_helper_is_not_healthy() {
     let (code, why) = get(&helper, "/health");
     assert_eq!((code, why.as_str()), (503, "full: no new clients; 2 connected, max_connections = 2\n"));
     drop(clients);
-    wait("room again", || get(&helper, "/health").0 == 200);
+    wait("clients are accepted again", || get(&helper, "/health").0 == 200);
 }
 
 #[test]
-fn a_taken_address_is_said() {
+fn a_metrics_address_in_use_is_an_error() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut service = Service::new("cache", "127.0.0.1:1".parse().unwrap());
     service.listen.push("127.0.0.1:0".parse().unwrap());
     let metrics = Some(taken.local_addr().unwrap());
     let error = Helper::start(HelperConfig { metrics, ..HelperConfig::new(vec![service]) }).err();
-    let error = error.expect("it does not start").to_string();
+    let error = error.expect("the helper does not start").to_string();
     assert!(error.contains("cannot serve metrics at") && error.contains("--metrics"), "{error}");
 }
 

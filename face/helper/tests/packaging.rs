@@ -1,4 +1,4 @@
-//! That the board, the alert rules and the documentation load, and name only metrics that there are.
+//! The Grafana board, the alert rules and the documentation load, and name only metrics that exist.
 
 #[path = "support/read.rs"]
 mod read;
@@ -12,7 +12,7 @@ use spillway_helper::METRICS;
 use spillway_metrics::{Kind, Metric, process};
 
 #[test]
-fn the_board_asks_only_for_what_there_is() {
+fn the_board_queries_only_existing_metrics() {
     let board = read::json(&file("packaging/grafana/spillway.json"));
     assert!(board["title"].is_string() && board["uid"].is_string() && board["schemaVersion"].is_number());
     let mut variables = vec!["__rate_interval"];
@@ -57,7 +57,7 @@ fn the_board_asks_only_for_what_there_is() {
 }
 
 #[test]
-fn alerts_ask_only_for_what_there_is_and_docs_explain_only_these() {
+fn alerts_query_only_existing_metrics_and_docs_explain_only_existing_alerts() {
     let rules = read::yaml(&file("packaging/prometheus/alerts.yml"));
     let mut names = Vec::new();
     has_keys(&rules, &["groups"]);
@@ -86,7 +86,7 @@ fn alerts_ask_only_for_what_there_is_and_docs_explain_only_these() {
     for word in file("docs/monitoring.md").split('`').filter(|word| word.starts_with("Spillway")) {
         assert!(
             names.iter().any(|name| name == word),
-            "docs/monitoring.md explains {word}, which is no alert"
+            "docs/monitoring.md explains {word}, which is not an alert"
         );
     }
     promtool(&["check", "rules", "packaging/prometheus/alerts.yml"]);
@@ -128,13 +128,13 @@ fn has_keys(map: &Value, keys: &[&str]) {
     assert_eq!(found, keys);
 }
 
-/// What an alert says names only labels that its query leaves it with.
+/// The texts of an alert use only labels that the result of its query has.
 fn check_template(text: &str, query: &str, place: &str) {
     assert!(!text.is_empty(), "{place}");
     for rest in text.split("{{").skip(1) {
         let (inside, _) = rest.split_once("}}").unwrap_or_else(|| panic!("{place}: {text}"));
         let label = inside.trim().strip_prefix("$labels.").unwrap_or_else(|| panic!("{place}: {inside}"));
-        // Whole series keep all of theirs: instance is what Prometheus adds.
+        // A query without aggregation keeps all labels, among them Prometheus's `instance`.
         let kept = query.contains(" by (") || label == "instance";
         let listed = query.split(" by (").skip(1).all(|rest| {
             rest.split(')').next().is_some_and(|labels| labels.split(", ").any(|other| other == label))
@@ -152,7 +152,8 @@ fn every_metric_is_documented() {
     {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let [name, kind, labels, help] = cells[..] else { panic!("four columns: {line}") };
-        let metric = known.remove(name.trim_matches('`')).unwrap_or_else(|| panic!("there is no {name}"));
+        let metric =
+            known.remove(name.trim_matches('`')).unwrap_or_else(|| panic!("no metric has the name {name}"));
         assert_eq!(
             (kind, labels, help),
             (metric.kind.name(), &*metric.labels.join(", "), metric.help),
@@ -176,7 +177,7 @@ fn file(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Names of metrics in a query: words that are followed by labels, a range or nothing, and that are no keywords.
+/// A query names existing metrics only, and has a rate for each counter.
 fn check_query(query: &str, place: &str) {
     let known = registry();
     let mut found = 0;
@@ -188,12 +189,12 @@ fn check_query(query: &str, place: &str) {
         let is_histogram =
             of_histogram.is_some_and(|name| known.get(name).is_some_and(|m| m.kind == Kind::Histogram));
         let plain = known.get(word).is_some_and(|metric| metric.kind != Kind::Histogram);
-        assert!(is_histogram || plain, "{place}: there is no {word}");
+        assert!(is_histogram || plain, "{place}: no metric has the name {word}");
         let metric = known[if is_histogram { of_histogram.unwrap() } else { word }];
         if metric.kind == Kind::Counter {
             let ranged =
                 query.contains(&format!("rate({word}")) || query.contains(&format!("increase({word}"));
-            assert!(ranged, "{place}: a counter is only good as a rate: {query}");
+            assert!(ranged, "{place}: a counter needs rate or increase: {query}");
         }
         found += 1;
     }
@@ -204,7 +205,7 @@ fn check_query(query: &str, place: &str) {
     check_labels(query, place);
 }
 
-/// Labels that a query groups or selects by are there.
+/// A query groups and selects by existing labels only.
 fn check_labels(query: &str, place: &str) {
     let known = registry();
     let mut allowed: Vec<&str> = known.values().flat_map(|metric| metric.labels).copied().collect();
@@ -221,7 +222,7 @@ fn check_labels(query: &str, place: &str) {
     }
 }
 
-/// Prometheus' own check, where its package is installed.
+/// Runs `promtool`, if it is installed.
 fn promtool(arguments: &[&str]) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     match std::process::Command::new("promtool").args(arguments).current_dir(root).output() {

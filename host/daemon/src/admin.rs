@@ -1,4 +1,4 @@
-//! Requests from this machine: one line in, one document out, for each connection to a UNIX socket.
+//! The admin socket, a UNIX socket: each connection carries one request line and one document as its answer.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use crate::peer::Peer;
 use crate::socket_file::SocketFile;
 
-/// What one asker may take of us.
+/// Limits on the connections to an admin socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Bytes of a request, its line end included.
+    /// Maximum length of a request in bytes, with its line end.
     pub request_bytes: usize,
-    /// For the request to come, and again for the answer to be taken.
+    /// Time limit for reading the request, and for each write of the answer.
     pub patience: Duration,
-    /// Askers at one time; others are told to come again.
+    /// Maximum number of connections at one time; further ones get a refusal.
     pub askers: u32,
 }
 
@@ -28,7 +28,7 @@ impl Default for Bounds {
     }
 }
 
-/// More than any answer has.
+/// Maximum length of an answer in bytes; [`ask`] reads no further.
 pub const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// The socket's permissions without an `admin_group`: who can connect, operates.
@@ -36,10 +36,10 @@ const MODE: u32 = 0o660;
 /// With an `admin_group`: every user can connect and read.
 const MODE_FOR_READERS: u32 = 0o666;
 
-/// What is said to one asker too many.
-const BUSY: &str = "too many requests at one time; ask again";
+const BUSY: &str = "too many requests at one time; try again";
+const LATE: &str = "no complete request came in time";
 
-/// What an asker may do.
+/// What a peer may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
     /// Read what the daemon does.
@@ -48,7 +48,7 @@ pub enum Rights {
     Operate,
 }
 
-/// The socket. Its file is removed when this is dropped.
+/// The admin socket. Dropping it removes the socket's file.
 #[derive(Debug)]
 pub struct AdminServer {
     file: SocketFile,
@@ -57,20 +57,16 @@ pub struct AdminServer {
 }
 
 impl AdminServer {
-    /// Makes the socket. Without `operators`, its owner and group may connect (mode 0660) and operate. With the number
-    /// of a group, every user may connect (mode 0666) and read; members of the group, the daemon's user and root operate.
-    ///
-    /// A socket that a killed program left is replaced; a file of another kind, such as a symbolic link, stays.
-    ///
-    /// # Errors
-    /// `AddrInUse` where another program answers, or where there is something that is no socket.
+    /// Creates the socket and its file, with the errors of [`SocketFile::bind`]. Without `operators`, its owner and group
+    /// may connect (mode 0660) and operate. With the number of a group, every user may connect (mode 0666) and read;
+    /// members of the group, the daemon's user and root operate.
     pub fn bind(path: &Path, operators: Option<u32>) -> io::Result<AdminServer> {
         let mode = if operators.is_some() { MODE_FOR_READERS } else { MODE };
         Ok(AdminServer { file: SocketFile::bind(path, mode)?, operators, closed: Arc::default() })
     }
 
-    /// Answers requests on threads of their own, until the server is dropped. `answer` makes
-    /// a document of a request's line and the asker's rights; `refusal` makes one of a reason why there is none.
+    /// Answers requests on separate threads until the server is dropped. `answer` forms the document for a request
+    /// line and the peer's rights, `refusal` the document for the reason of a refusal.
     ///
     /// # Errors
     /// The host has no descriptors or threads left.
@@ -81,15 +77,15 @@ impl AdminServer {
         refusal: impl Fn(&str) -> String + Send + Sync + 'static,
     ) -> io::Result<()> {
         let listener = self.file.listener.try_clone()?;
-        let desk = Arc::new(Desk {
+        let handler = Arc::new(Handler {
             bounds,
             operators: self.operators,
             answer: Box::new(answer),
             refusal: Box::new(refusal),
-            askers: AtomicU32::new(0),
+            connections: AtomicU32::new(0),
             closed: Arc::clone(&self.closed),
         });
-        std::thread::Builder::new().name("admin".into()).spawn(move || desk.accept(&listener))?;
+        std::thread::Builder::new().name("admin".into()).spawn(move || handler.accept(&listener))?;
         Ok(())
     }
 }
@@ -97,7 +93,7 @@ impl AdminServer {
 impl Drop for AdminServer {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
-        // Wakes the thread that accepts; fails on no socket that we hold.
+        // Wakes the accepting thread. Cannot fail: the descriptor is an open socket.
         let _ = rustix::net::shutdown(&self.file.listener, rustix::net::Shutdown::Both);
     }
 }
@@ -105,45 +101,45 @@ impl Drop for AdminServer {
 type Answer = Box<dyn Fn(&str, Rights) -> String + Send + Sync>;
 type Refusal = Box<dyn Fn(&str) -> String + Send + Sync>;
 
-/// What threads that answer share.
-struct Desk {
+/// State shared by the accepting and the answering threads.
+struct Handler {
     bounds: Bounds,
     operators: Option<u32>,
     answer: Answer,
     refusal: Refusal,
-    askers: AtomicU32,
+    connections: AtomicU32,
     closed: Arc<AtomicBool>,
 }
 
-impl Desk {
-    fn accept(self: Arc<Desk>, listener: &UnixListener) {
+impl Handler {
+    fn accept(self: Arc<Handler>, listener: &UnixListener) {
         for stream in listener.incoming() {
             if self.closed.load(Ordering::Acquire) {
                 return;
             }
             let Ok(mut stream) = stream else {
-                // Out of descriptors: not to spin.
+                // The process is out of descriptors: retrying at once would only use CPU.
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
             };
-            let turn = Turn::of(&self);
-            if self.askers.load(Ordering::Relaxed) > self.bounds.askers {
-                // One that does not read misses its answer; nobody else is concerned.
-                let _ = self.say(&mut stream, &(self.refusal)(BUSY));
+            let connection = ConnectionGuard::new(&self);
+            if self.connections.load(Ordering::Relaxed) > self.bounds.askers {
+                // A peer that does not read misses its own refusal only.
+                let _ = self.send(&mut stream, &(self.refusal)(BUSY));
                 continue;
             }
-            let serving = move || drop(turn.0.answer(&mut stream));
-            // Without a thread the asker sees the end of its connection.
-            let _ = std::thread::Builder::new().name("admin".into()).spawn(serving);
+            let serve = move || drop(connection.0.answer(&mut stream));
+            // If the thread cannot be started, dropping the stream closes the connection.
+            let _ = std::thread::Builder::new().name("admin".into()).spawn(serve);
         }
     }
 
     fn answer(&self, stream: &mut UnixStream) -> io::Result<()> {
-        let document = match self.request(stream)? {
+        let document = match self.read_request(stream)? {
             Ok(line) => (self.answer)(&line, self.rights(stream)),
             Err(why) => (self.refusal)(why),
         };
-        self.say(stream, &document)
+        self.send(stream, &document)
     }
 
     /// The rights of the process that connected. A process whose groups the kernel does not name reads only.
@@ -155,22 +151,22 @@ impl Desk {
         }
     }
 
-    /// A line, or what is wrong with it.
-    fn request(&self, stream: &mut UnixStream) -> io::Result<Result<String, &'static str>> {
+    /// Reads the request line. The inner error is the reason to refuse the request.
+    fn read_request(&self, stream: &mut UnixStream) -> io::Result<Result<String, &'static str>> {
         let deadline = Instant::now() + self.bounds.patience;
         let mut line = Vec::new();
         let mut buffer = [0; 512];
         loop {
-            // Whoever sends a byte at a time has no more time than others.
+            // One deadline for the whole request: a peer that sends single bytes does not extend it.
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(Err("no request came in time"));
+                return Ok(Err(LATE));
             }
             stream.set_read_timeout(Some(left))?;
             let count = match stream.read(&mut buffer) {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if is_late(&error) => return Ok(Err("no request came in time")),
+                Err(error) if is_timeout(&error) => return Ok(Err(LATE)),
                 Err(error) => return Err(error),
             };
             let end = buffer[..count].iter().position(|byte| *byte == b'\n');
@@ -179,54 +175,55 @@ impl Desk {
                 return Ok(Err("the request is too long"));
             }
             if end.is_some() || count == 0 {
-                return Ok(String::from_utf8(line).map_err(|_| "the request is not text"));
+                return Ok(String::from_utf8(line).map_err(|_| "the request is not UTF-8 text"));
             }
         }
     }
 
-    fn say(&self, stream: &mut UnixStream, document: &str) -> io::Result<()> {
+    fn send(&self, stream: &mut UnixStream, document: &str) -> io::Result<()> {
         stream.set_write_timeout(Some(self.bounds.patience))?;
         stream.write_all(document.as_bytes())?;
         stream.shutdown(Shutdown::Write)
     }
 }
 
-fn is_late(error: &io::Error) -> bool {
+fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Counts an asker as long as it lives.
-struct Turn(Arc<Desk>);
+/// Counts a connection in [`Handler::connections`] until it is dropped.
+struct ConnectionGuard(Arc<Handler>);
 
-impl Turn {
-    fn of(desk: &Arc<Desk>) -> Turn {
-        desk.askers.fetch_add(1, Ordering::Relaxed);
-        Turn(Arc::clone(desk))
+impl ConnectionGuard {
+    fn new(handler: &Arc<Handler>) -> ConnectionGuard {
+        handler.connections.fetch_add(1, Ordering::Relaxed);
+        ConnectionGuard(Arc::clone(handler))
     }
 }
 
-impl Drop for Turn {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.0.askers.fetch_sub(1, Ordering::Relaxed);
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Asks a program that serves requests at `path`: one line, without its end. Waits for the answer for `patience`.
+/// Sends a request, one line without its end, to the program at the socket `path`, and returns the answer. `patience`
+/// bounds each write and each read.
 ///
 /// # Errors
-/// Nobody answers there, or not in time.
+/// Connecting, writing or reading failed or timed out; `InvalidData` if the answer is not UTF-8.
 pub fn ask(path: &Path, request: &str, patience: Duration) -> io::Result<String> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_write_timeout(Some(patience))?;
     stream.set_read_timeout(Some(patience))?;
     match stream.write_all(format!("{request}\n").as_bytes()) {
-        // It may have answered already: that it is busy.
+        // A busy server refuses and closes without reading the request; the refusal can still be read.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
         _ => {}
     }
     let mut bytes = Vec::new();
     match stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes) {
-        // Where it refused without reading all of the request, its end looks like a reset.
+        // A server that closes without reading all of the request causes a reset after its answer.
         Err(error) if bytes.is_empty() || error.kind() != io::ErrorKind::ConnectionReset => {
             return Err(error);
         }

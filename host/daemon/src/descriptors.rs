@@ -1,9 +1,9 @@
-//! The limit on file descriptors: every client needs one or more.
+//! The limit on file descriptors.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit to what is needed, as far as the hard one allows. Returns how many are allowed where that is not
-/// enough.
+/// Raises the soft limit on open files to `needed`, at most to the hard limit. Returns the resulting limit if it is
+/// less than `needed`.
 pub fn raise_open_files(needed: u64) -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let current = limit.current.unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! What goes over an admin socket: one line of JSON in, one document out, which holds `ok` or `error`.
+//! Requests and answers on an admin socket: one line of JSON in, one JSON document out with `ok` or `error`.
 
 use std::fmt;
 use std::io;
@@ -9,8 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The document that answers a request's line; `handle` makes the answer, or says why there is none.
-/// `not_a_request` begins the refusal of any other line.
+/// The document that answers a request line. `not_a_request` begins the error for a line that cannot be parsed.
 pub fn answer<R: DeserializeOwned>(
     line: &str,
     not_a_request: &str,
@@ -23,38 +22,38 @@ pub fn answer<R: DeserializeOwned>(
     }
 }
 
-/// The document that says why a request is not answered.
+/// The document that refuses a request for the reason `why`.
 pub fn refusal(why: &str) -> String {
     text(&json!({ "error": why }))
 }
 
 fn text(document: &Value) -> String {
-    // Texts, numbers and lists always have one.
+    // Cannot fail: a JSON value can always be written as text.
     serde_json::to_string_pretty(document).unwrap_or_default() + "\n"
 }
 
-/// What a word of the operator's about relief has done.
+/// The outcome of an override on a service's relief.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OverrideOutcome {
-    /// The word that holds now.
+    /// The override in force now: `auto`, `on` or `off`.
     pub word: String,
-    /// Clients that are to go elsewhere, and are led there by others.
+    /// Library clients that move elsewhere because of it.
     pub clients: u64,
 }
 
-/// Why a daemon's answer is not to be had.
+/// Why a request to a daemon failed.
 #[derive(Debug)]
 pub enum AskError {
-    /// Nobody answers at the socket.
+    /// The socket cannot be used, or no answer came in time.
     Socket(io::Error),
-    /// Something else than the daemon that was meant answers there.
+    /// The answer is not one of the expected daemon.
     Answer(String),
-    /// The daemon refuses.
+    /// The daemon refuses the request, for this reason.
     Refused(String),
 }
 
 impl AskError {
-    /// Whether nobody serves the socket, which is no failure where there need not be a daemon.
+    /// Whether no daemon serves the socket: not a failure where a daemon is optional.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         use io::ErrorKind::{ConnectionRefused, NotFound};
@@ -78,7 +77,7 @@ impl fmt::Display for AskError {
                 )
             }
             AskError::Socket(error) => write!(f, "{error}"),
-            AskError::Answer(what) => write!(f, "something else than a helper answers: {what}"),
+            AskError::Answer(what) => write!(f, "the answer is not a helper's: {what}"),
             AskError::Refused(why) => f.write_str(why),
         }
     }
@@ -86,10 +85,10 @@ impl fmt::Display for AskError {
 
 impl std::error::Error for AskError {}
 
-/// Asks the daemon that serves this socket, and waits for its answer no longer than `patience`.
+/// Sends a request to the daemon at the socket `path` with [`ask`](crate::ask), and returns the answer.
 ///
 /// # Errors
-/// There is none, or it refuses.
+/// The daemon does not answer, answers something else than a `T`, or refuses.
 pub fn ask_for<T: DeserializeOwned>(
     path: &Path,
     request: &impl Serialize,
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_is_not_there_is_told_from_one_that_does_not_answer() {
+    fn an_absent_daemon_differs_from_one_that_does_not_answer() {
         let failed = |kind: io::ErrorKind| AskError::Socket(kind.into());
         for absent in [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].map(failed) {
             assert!(absent.is_absent() && absent.to_string().contains("is a helper running"), "{absent}");

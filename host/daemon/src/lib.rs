@@ -1,14 +1,14 @@
-//! What every long-running program of ours needs of its host.
+//! Signals, service manager, admin socket, HTTP port and log of a long-running Spillway program.
 //!
-//! - [`Signals`]: SIGTERM and SIGINT, SIGHUP, SIGUSR1 as events
-//! - [`Manager`]: what a service manager is told (`sd_notify`), and its watchdog
+//! - [`Signals`]: SIGTERM, SIGINT, SIGHUP and SIGUSR1 as events
+//! - [`Manager`]: notifications to a service manager (`sd_notify`), and its watchdog
 //! - [`AdminServer`], [`ask`]: requests and answers on a UNIX socket, with two levels of rights
 //! - [`ask_for`]: those requests and answers as JSON
-//! - [`ControlPorts`]: admin socket and HTTP port, where a daemon's [`Answers`] are served
-//! - [`SocketFile`]: a UNIX socket's file, made with care and removed again
-//! - [`Log`]: lines for standard error, written by a thread of their own that nothing waits for
-//! - [`MainThread`], [`Service`]: what the main thread does until the process is told to go
-//! - [`ThreadWatch`]: threads whose unexpected end is the end of the process
+//! - [`ControlPorts`]: admin socket and HTTP port that serve a daemon's [`Answers`]
+//! - [`SocketFile`]: the file of a UNIX socket, removed on drop
+//! - [`Log`]: lines for standard error, written by a separate thread so that callers never block
+//! - [`MainThread`], [`Service`]: the main thread's loop, from ready to exit
+//! - [`ThreadWatch`]: threads whose unexpected end also ends the process
 #![deny(unsafe_code)]
 
 mod admin;

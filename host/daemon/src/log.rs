@@ -1,5 +1,4 @@
-//! Log lines on their way to standard error: a bounded queue and one thread that writes, so that no other thread ever
-//! waits for the reader of the log, or for the disk that the log is on.
+//! The log on standard error: a bounded queue and one writing thread, so that other threads never wait for its reader.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -10,12 +9,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-/// Lines that wait to be written; further ones are dropped and counted.
+/// Bounds on the lines that wait to be written; further lines are dropped and counted.
 const LINES_MAX: usize = 4096;
-/// Bytes of these lines; the same.
 const BYTES_MAX: usize = 1 << 20;
 
-/// The log of this process, once there is one.
 static STANDARD_ERROR: OnceLock<Log> = OnceLock::new();
 
 /// The log of a process. Copies share the queue.
@@ -27,11 +24,9 @@ pub struct Log {
 #[derive(Debug, Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// There is a line to write.
-    filled: Condvar,
-    /// All lines have been written, or dropped.
-    emptied: Condvar,
-    /// Since the start.
+    line_queued: Condvar,
+    /// Signalled when all lines have been written or dropped.
+    all_written: Condvar,
     dropped: AtomicU64,
 }
 
@@ -39,16 +34,12 @@ struct Shared {
 struct Queue {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// The thread has taken a line, and is writing it.
+    /// The writing thread has taken a line from the queue and is writing it.
     is_writing: bool,
 }
 
 impl Log {
-    /// The process's log on standard error. `describe` makes the line that says how many lines were dropped, its end
-    /// included; it is written in front of the next line that can be written.
-    ///
-    /// # Errors
-    /// The host has no threads left.
+    /// The process's log on standard error; the first call starts it, as [`start`](Self::start).
     pub fn to_standard_error(describe: impl Fn(u64) -> Vec<u8> + Send + 'static) -> io::Result<&'static Log> {
         if let Some(log) = STANDARD_ERROR.get() {
             return Ok(log);
@@ -57,7 +48,8 @@ impl Log {
         Ok(STANDARD_ERROR.get_or_init(|| log))
     }
 
-    /// A log that is written to `target`, each line by one `write_all`.
+    /// A log that writes to `target`, each line by one `write_all`. `describe` forms the line, with its end, that
+    /// reports a number of dropped lines; it precedes the next line that can be written.
     ///
     /// # Errors
     /// The host has no threads left.
@@ -78,7 +70,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Never blocks. A line for which there is no room is dropped and counted.
+    /// Queues a line, with its end, and never blocks. Beyond the queue's bounds a line is dropped and counted.
     pub fn put(&self, line: Vec<u8>) {
         let mut queue = self.shared.queue();
         if queue.lines.len() >= LINES_MAX || queue.bytes + line.len() > BYTES_MAX {
@@ -89,10 +81,10 @@ impl Log {
         queue.bytes += line.len();
         queue.lines.push_back(line);
         drop(queue);
-        self.shared.filled.notify_one();
+        self.shared.line_queued.notify_one();
     }
 
-    /// Waits until all lines have been written or dropped, but not longer than this. For the end of a process.
+    /// Waits until all lines have been written or dropped, at most `patience`. Call it before the process ends.
     pub fn flush(&self, patience: Duration) {
         let deadline = Instant::now() + patience;
         let mut queue = self.shared.queue();
@@ -101,12 +93,12 @@ impl Log {
             if left.is_zero() {
                 return;
             }
-            let waited = self.shared.emptied.wait_timeout(queue, left);
+            let waited = self.shared.all_written.wait_timeout(queue, left);
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Lines that were dropped since the start: the log could not be written, or not as fast as lines came.
+    /// Lines dropped since the start, because writing failed or was slower than lines came.
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
@@ -121,7 +113,7 @@ impl Shared {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The next line. The one before has been written.
+    /// Waits for the next line. The caller has written the previous one.
     fn take(&self) -> Vec<u8> {
         let mut queue = self.queue();
         queue.is_writing = false;
@@ -131,12 +123,12 @@ impl Shared {
                 queue.is_writing = true;
                 return line;
             }
-            self.emptied.notify_all();
-            queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            self.all_written.notify_all();
+            queue = self.line_queued.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// `reported` is how many of the dropped lines the log tells of.
+    /// Writes a line, after a report of dropped lines if some are not reported. `reported` counts the reported ones.
     fn write(
         &self,
         target: &mut impl Write,
@@ -157,8 +149,7 @@ impl Shared {
     }
 }
 
-/// Writes a text and a line end to this process's standard error, through its log if it has one. Never blocks then, and
-/// never fails.
+/// Writes a text and a line end to standard error; ignores errors. Does not block if a [`Log`] was started there.
 pub fn say(text: &str) {
     let line = format!("{text}\n").into_bytes();
     match STANDARD_ERROR.get() {
@@ -167,20 +158,20 @@ pub fn say(text: &str) {
     }
 }
 
-/// Lines that this process could not log since its start; 0 where it has no log of this kind.
+/// As [`Log::dropped`], for this process's log; 0 if there is no log.
 pub fn log_lines_dropped() -> u64 {
     STANDARD_ERROR.get().map_or(0, Log::dropped)
 }
 
-/// Waits until the process's log is written, but not longer than this.
+/// As [`Log::flush`], for this process's log.
 pub fn flush_log(patience: Duration) {
     STANDARD_ERROR.get().into_iter().for_each(|log| log.flush(patience));
 }
 
-/// Descriptor 2 without the standard library's lock, which a thread that waits for a full pipe would hold.
+/// Descriptor 2 without the standard library's lock: a thread that waits for a full pipe would hold that lock.
 #[derive(Debug, Default)]
 struct StandardError {
-    /// The last line was written in part.
+    /// Only the beginning of the last line was written.
     is_torn: bool,
 }
 
@@ -191,7 +182,7 @@ impl Write for StandardError {
             match rustix::io::write(target, bytes) {
                 Ok(count) => return Ok(count),
                 Err(Errno::INTR) => {}
-                // Another process that shares this pipe or terminal has made it non-blocking.
+                // The pipe or terminal is non-blocking if another process that shares it has set that.
                 Err(Errno::AGAIN) => drop(poll(&mut [PollFd::new(&target, PollFlags::OUT)], None)),
                 Err(error) => return Err(error.into()),
             }
@@ -199,7 +190,7 @@ impl Write for StandardError {
     }
 
     fn write_all(&mut self, line: &[u8]) -> io::Result<()> {
-        // What was written of a line before a disk was full does not become the beginning of this one.
+        // End a torn line (the disk was full, for example) before this one begins.
         let mut bytes: &[u8] = if self.is_torn { &[b"\n", line].concat() } else { line };
         while !bytes.is_empty() {
             match self.write(bytes)? {
@@ -224,15 +215,15 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// A log that takes each line when the test says what comes of it.
+    /// A target in which each write waits for its result, which the test sends.
     struct Slow {
         written: Sender<String>,
-        verdicts: Receiver<io::Result<()>>,
+        results: Receiver<io::Result<()>>,
     }
 
     impl Write for Slow {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.verdicts.recv().expect("the test lives")?;
+            self.results.recv().expect("the test lives")?;
             self.written.send(String::from_utf8(bytes.to_vec()).expect("text")).expect("the test lives");
             Ok(bytes.len())
         }
@@ -243,39 +234,39 @@ mod tests {
     }
 
     fn slow() -> (Log, Sender<io::Result<()>>, Receiver<String>) {
-        let ((written, lines), (verdict, verdicts)) = (channel(), channel());
+        let ((written, lines), (result, results)) = (channel(), channel());
         let describe = |count| format!("{count} dropped").into_bytes();
-        (Log::start(Slow { written, verdicts }, describe).unwrap(), verdict, lines)
+        (Log::start(Slow { written, results }, describe).unwrap(), result, lines)
     }
 
-    fn no_room() -> io::Result<()> {
+    fn disk_full() -> io::Result<()> {
         Err(io::ErrorKind::StorageFull.into())
     }
 
     #[test]
-    fn lines_that_cannot_be_written_are_counted_and_told_of_in_front_of_the_next() {
-        let (log, verdict, lines) = slow();
+    fn lines_that_cannot_be_written_are_counted_and_reported_before_the_next() {
+        let (log, result, lines) = slow();
         log.put(b"one".to_vec());
-        verdict.send(no_room()).unwrap();
+        result.send(disk_full()).unwrap();
         log.flush(PATIENCE);
-        // The line that tells of it cannot be written either.
+        // Writing the report fails, too.
         log.put(b"two".to_vec());
-        verdict.send(no_room()).unwrap();
+        result.send(disk_full()).unwrap();
         log.flush(PATIENCE);
         assert_eq!(log.dropped(), 2);
         log.put(b"three".to_vec());
         log.put(b"four".to_vec());
-        (0..3).for_each(|_| verdict.send(Ok(())).unwrap());
+        (0..3).for_each(|_| result.send(Ok(())).unwrap());
         log.flush(PATIENCE);
         assert_eq!(lines.try_iter().collect::<Vec<_>>(), ["2 dropped", "three", "four"]);
         assert_eq!(log.dropped(), 2);
     }
 
     #[test]
-    fn a_log_that_nobody_reads_keeps_a_bounded_number_of_lines() {
-        let (log, verdict, lines) = slow();
+    fn a_log_without_a_reader_keeps_a_bounded_number_of_lines() {
+        let (log, result, lines) = slow();
         log.put(b"first".to_vec());
-        // The thread has it and waits; these wait behind it.
+        // The writing thread has taken the line and waits in `write`; further lines stay in the queue.
         while !log.shared.queue().is_writing {
             std::thread::yield_now();
         }
@@ -284,15 +275,15 @@ mod tests {
         }
         assert_eq!(log.dropped(), 5);
         log.flush(Duration::ZERO);
-        (0..LINES_MAX + 2).for_each(|_| verdict.send(Ok(())).unwrap());
+        (0..LINES_MAX + 2).for_each(|_| result.send(Ok(())).unwrap());
         log.flush(PATIENCE);
         let written: Vec<String> = lines.try_iter().collect();
         assert_eq!((&*written[0], &*written[1], written.len()), ("first", "5 dropped", LINES_MAX + 2));
     }
 
     #[test]
-    fn a_log_that_nobody_reads_keeps_a_bounded_number_of_bytes() {
-        let (log, _verdict, _lines) = slow();
+    fn a_log_without_a_reader_keeps_a_bounded_number_of_bytes() {
+        let (log, _result, _lines) = slow();
         log.put(vec![0; BYTES_MAX]);
         while !log.shared.queue().is_writing {
             std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! The service manager: told what goes on by datagrams, as of `sd_notify(3)`, without its library.
+//! Notifications to the service manager by datagrams, as `sd_notify(3)` describes, without its library.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,11 +8,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// A status line is cut to this, so that every message fits a datagram.
+/// A status line is cut to this length, so that each message fits a datagram.
 const STATUS_BYTES_MAX: usize = 1024;
 
-/// Whoever started this program as a service, if anybody did. Telling it something never fails: a service does not
-/// depend on being heard.
+/// The service manager that started this program, if one did. The service does not depend on it: notifications that
+/// cannot be sent are dropped.
 #[derive(Debug, Default)]
 pub struct Manager {
     socket: Option<(UnixDatagram, SocketAddr)>,
@@ -20,7 +20,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// As the environment says: `NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`.
+    /// The manager named by the environment variables `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`.
     pub fn from_environment() -> Manager {
         let number = |name| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
         let for_us = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
@@ -31,54 +31,53 @@ impl Manager {
         }
     }
 
-    /// A manager that listens on the socket of this name: a path, or `@` and an abstract name.
+    /// A manager with the socket `name`, a path or `@` and an abstract name, and with the watchdog time `watchdog`.
     ///
     /// # Errors
-    /// The name is none, or the host has no descriptors left.
+    /// The name is not valid, or the host has no descriptors left.
     pub fn at(name: &OsString, watchdog: Option<Duration>) -> io::Result<Manager> {
         Ok(Manager { socket: Some(open(name)?), watchdog })
     }
 
-    /// Whether anybody listens.
+    /// Whether a service manager started this program.
     pub fn is_there(&self) -> bool {
         self.socket.is_some()
     }
 
-    /// How often [`alive`](Self::alive) is to be said, at least: half of what the manager waits for.
+    /// The longest interval between calls of [`alive`](Self::alive): half of the manager's watchdog time.
     pub fn watchdog_interval(&self) -> Option<Duration> {
         self.watchdog.filter(|_| self.is_there()).map(|usec| usec / 2)
     }
 
-    /// The service works. Also said when a reload is over.
+    /// The service serves clients. Call it after the start and at the end of each reload.
     pub fn ready(&self, status: &str) {
-        self.tell(&format!("READY=1\nSTATUS={}", one_line(status)));
+        self.notify(&format!("READY=1\nSTATUS={}", one_line(status)));
     }
 
     /// A reload begins; [`ready`](Self::ready) ends it.
     pub fn reloading(&self) {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let usec = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
-        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={usec}"));
+        self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={usec}"));
     }
 
-    /// The service ends.
+    /// The service begins to stop.
     pub fn stopping(&self, status: &str) {
-        self.tell(&format!("STOPPING=1\nSTATUS={}", one_line(status)));
+        self.notify(&format!("STOPPING=1\nSTATUS={}", one_line(status)));
     }
 
-    /// A line for `systemctl status`.
+    /// Sets the status line of `systemctl status`.
     pub fn status(&self, status: &str) {
-        self.tell(&format!("STATUS={}", one_line(status)));
+        self.notify(&format!("STATUS={}", one_line(status)));
     }
 
-    /// The service has not come to a standstill.
+    /// Resets the manager's watchdog. Call it once in each [`watchdog_interval`](Self::watchdog_interval).
     pub fn alive(&self) {
-        self.tell("WATCHDOG=1");
+        self.notify("WATCHDOG=1");
     }
 
-    fn tell(&self, message: &str) {
+    fn notify(&self, message: &str) {
         if let Some((socket, address)) = &self.socket {
-            // A manager that does not listen any more is no reason to stop.
             let _ = socket.send_to_addr(message.as_bytes(), address);
         }
     }
@@ -91,12 +90,12 @@ fn open(name: &OsString) -> io::Result<(UnixDatagram, SocketAddr)> {
         _ => return Err(io::ErrorKind::InvalidInput.into()),
     };
     let socket = UnixDatagram::unbound()?;
-    // Rather unheard than stopped by a manager that does not read.
+    // Non-blocking: a manager that does not read must not stop the service.
     socket.set_nonblocking(true)?;
     Ok((socket, address))
 }
 
-/// Each line of a message is an assignment of its own.
+/// A status line: without line ends, because each line of a notification is a separate assignment.
 fn one_line(text: &str) -> String {
     let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let mut end = line.len().min(STATUS_BYTES_MAX);
@@ -111,7 +110,7 @@ fn one_line(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn listening(name: &str) -> (UnixDatagram, OsString) {
+    fn listen(name: &str) -> (UnixDatagram, OsString) {
         let name = format!("spillway-notify-{}-{name}", std::process::id());
         let address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
         let socket = UnixDatagram::bind_addr(&address).unwrap();
@@ -119,34 +118,34 @@ mod tests {
         (socket, format!("@{name}").into())
     }
 
-    fn heard(socket: &UnixDatagram) -> String {
+    fn receive(socket: &UnixDatagram) -> String {
         let mut buffer = [0; 4096];
         let length = socket.recv(&mut buffer).unwrap();
         String::from_utf8(buffer[..length].to_vec()).unwrap()
     }
 
     #[test]
-    fn says_what_a_manager_waits_for() {
-        let (socket, name) = listening("says");
+    fn notifications_follow_sd_notify() {
+        let (socket, name) = listen("follow");
         let manager = Manager::at(&name, Some(Duration::from_secs(10))).unwrap();
         assert_eq!(manager.watchdog_interval(), Some(Duration::from_secs(5)));
         manager.ready("2 links\nREADY=0");
-        assert_eq!(heard(&socket), "READY=1\nSTATUS=2 links READY=0");
+        assert_eq!(receive(&socket), "READY=1\nSTATUS=2 links READY=0");
         manager.reloading();
-        let text = heard(&socket);
+        let text = receive(&socket);
         let usec = text.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap();
         assert!(usec.parse::<u64>().unwrap() > 0);
         manager.alive();
-        assert_eq!(heard(&socket), "WATCHDOG=1");
+        assert_eq!(receive(&socket), "WATCHDOG=1");
         manager.stopping("drained");
-        assert_eq!(heard(&socket), "STOPPING=1\nSTATUS=drained");
+        assert_eq!(receive(&socket), "STOPPING=1\nSTATUS=drained");
         manager.status(&"ä".repeat(STATUS_BYTES_MAX));
-        assert!(heard(&socket).len() <= STATUS_BYTES_MAX + "STATUS=".len());
+        assert!(receive(&socket).len() <= STATUS_BYTES_MAX + "STATUS=".len());
     }
 
     #[test]
-    fn a_manager_that_is_gone_is_no_trouble() {
-        let (socket, name) = listening("gone");
+    fn notifications_without_a_listener_are_dropped() {
+        let (socket, name) = listen("dropped");
         let manager = Manager::at(&name, None).unwrap();
         drop(socket);
         manager.ready("");

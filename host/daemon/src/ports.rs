@@ -1,4 +1,4 @@
-//! Where operators and their programs look at a daemon and steer it: an admin socket, and an HTTP port.
+//! The admin socket and the HTTP port of a daemon, by which operators and their programs observe and control it.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -15,36 +15,36 @@ use crate::documents::{answer, refusal};
 use crate::peer::AdminGroup;
 use crate::usual_sockets::create_usual_directory;
 
-/// The refusal of a change that an asker with [`Rights::Read`] asks for.
+/// The refusal of a change by a peer with [`Rights::Read`].
 const READ_ONLY: &str = "this user may read, but not change anything: be a member of the daemon's admin_group, its own \
                          user or root";
 
-/// What a daemon answers, on threads of the ports.
+/// A daemon's answers at its ports, computed on the ports' threads.
 pub trait Answers: Send + Sync + 'static {
-    /// What it can be asked at the admin socket.
+    /// A request at the admin socket.
     type Request: DeserializeOwned;
-    /// What a line is called that is no such request.
+    /// The beginning of the error for a line that is not a [`Request`](Self::Request).
     const NOT_A_REQUEST: &'static str;
 
     /// The rights that a request needs.
     fn needs(request: &Self::Request) -> Rights;
 
-    /// The document that answers a request, or why it is refused.
+    /// The document that answers a request, or the reason to refuse it.
     fn answer(&self, request: Self::Request) -> Result<Value, String>;
 
-    /// Writes every metric but those of the process.
+    /// Writes the daemon's metrics. Those of the process are added to them.
     fn metrics(&self, out: &mut Exposition);
 
-    /// What it is doing, as JSON.
+    /// The daemon's status, as JSON.
     fn status_json(&self) -> String;
 
-    /// Whether it accepts new clients; else why not, in lines.
+    /// Whether the daemon accepts new clients; an error holds the reasons against it, one on each line.
     fn health(&self) -> Result<(), String>;
 
-    /// Whether it has a page for browsers.
+    /// Whether [`page`](Self::page) is served at `/`.
     const HAS_PAGE: bool = false;
 
-    /// That page.
+    /// The status page, as HTML.
     fn page(&self) -> String {
         String::new()
     }
@@ -55,26 +55,26 @@ pub trait Answers: Send + Sync + 'static {
     }
 }
 
-/// A port that cannot be made.
+/// A port that cannot be created.
 #[derive(Debug)]
 pub enum PortError {
     /// The admin socket.
     Socket {
-        /// Its path.
+        /// Path of the socket.
         path: PathBuf,
         /// The host's error.
         error: io::Error,
     },
     /// The HTTP port.
     Metrics {
-        /// Its address.
+        /// Address of the port.
         address: SocketAddr,
         /// The host's error.
         error: io::Error,
     },
 }
 
-/// Bound ports at which nothing is answered yet: bound early, a taken one is an error at the start.
+/// Ports that are bound and not served yet, so that an address in use is an error before the daemon starts.
 #[derive(Debug)]
 pub struct ControlPorts {
     admin: Option<AdminServer>,
@@ -82,10 +82,8 @@ pub struct ControlPorts {
 }
 
 impl ControlPorts {
-    /// Makes the ports that are given. `admin_group` is the group whose members operate, as of [`AdminServer::bind`].
-    ///
-    /// # Errors
-    /// The first that cannot be made.
+    /// Binds the given ports. `admin_group` is the group whose members operate, as of [`AdminServer::bind`]. The error is
+    /// about the first port that cannot be bound.
     pub fn bind(
         socket: Option<&Path>,
         admin_group: Option<&AdminGroup>,
@@ -100,10 +98,7 @@ impl ControlPorts {
         Ok(ControlPorts { admin: socket.map(admin).transpose()?, http: metrics.map(http).transpose()? })
     }
 
-    /// Answers until the result is dropped.
-    ///
-    /// # Errors
-    /// The host has no thread or descriptor left.
+    /// Serves the ports until the result is dropped. Fails if the host has no threads or descriptors left.
     pub fn serve<A: Answers>(self, answers: &Arc<A>) -> io::Result<ServedPorts> {
         if let Some(admin) = &self.admin {
             let answers = Arc::clone(answers);
@@ -141,12 +136,12 @@ fn respond<A: Answers>(request: &Request, answers: &A, started: f64) -> Response
         },
         "/" if A::HAS_PAGE => Response::ok("text/html; charset=utf-8", answers.page()),
         path if answers.text(path).is_some() => Response::text(200, answers.text(path).unwrap_or_default()),
-        _ if A::HAS_PAGE => Response::text(404, "there are /, /metrics, /status and /health\n"),
-        _ => Response::text(404, "there are /metrics, /status and /health\n"),
+        _ if A::HAS_PAGE => Response::text(404, "not found: give /, /metrics, /status or /health\n"),
+        _ => Response::text(404, "not found: give /metrics, /status or /health\n"),
     }
 }
 
-/// Ports that answer. The admin socket's file is removed, and the HTTP port closed, when this is dropped.
+/// Served ports. Dropping this closes the HTTP port and removes the admin socket's file.
 #[derive(Debug)]
 pub struct ServedPorts {
     _admin: Option<AdminServer>,
@@ -154,7 +149,7 @@ pub struct ServedPorts {
 }
 
 impl ServedPorts {
-    /// Where metrics are served, if they are.
+    /// Address of the HTTP port, if the daemon has one.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.http.as_ref().map(HttpServer::address)
     }

@@ -1,4 +1,4 @@
-//! The main thread of a daemon: waits for signals and for threads that end, drains, and keeps the watchdog quiet.
+//! The main thread of a daemon: handles signals and failed threads, drains the service, and resets the watchdog.
 
 use std::io;
 use std::process::ExitCode;
@@ -9,51 +9,48 @@ use tracing::{error, info, warn};
 
 use crate::{Manager, SignalEvent, Signals, ThreadWatch};
 
-/// How often a service that is going away is asked whether it is over.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often [`Service::is_over`] is called during a drain.
+const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a daemon does, as its main thread sees it.
+/// A daemon's work, as its main thread controls it.
 pub trait Service {
     /// What clients do when the process ends on a failure, for the log: "clients go elsewhere".
     fn clients_on_failure(&self) -> &'static str;
 
-    /// A line for people who send SIGUSR1.
+    /// The status text that SIGUSR1 prints.
     fn status_line(&self) -> String;
 
-    /// SIGHUP: reads its settings again. The outcome is in the log.
+    /// Reads the settings again (SIGHUP), and logs the outcome. Blocks the main thread.
     fn reload(&mut self);
 
-    /// Takes no more clients, and lets those that are there finish.
+    /// Begins to drain: no new clients.
     fn drain(&mut self);
 
-    /// Whether a service that was told to [`drain`](Self::drain) has nothing left to wait for.
+    /// Whether the drain is over. Called every 50 ms after [`drain`](Self::drain).
     fn is_over(&mut self) -> bool;
 
-    /// Ends at once, and waits for its threads: whether one has failed until then is looked at after this.
+    /// Ends the service at once, and returns when its threads have ended. The process then exits.
     fn stop(&mut self);
 
-    /// Whether every thread has done something within this time. Asked once in each interval of the watchdog.
+    /// Whether every thread has responded within `within`. Called once in each interval of the watchdog.
     fn is_alive(&mut self, within: Duration) -> bool;
 }
 
-/// What wakes the main thread.
 enum Wake {
     Signal(SignalEvent),
-    /// A thread has ended.
-    Ended,
+    ThreadEnded,
 }
 
-/// The main thread's ears: made before any other thread, so that none misses a signal.
+/// The main thread of a daemon. Create it before any other thread, so that no thread misses a signal.
 pub struct MainThread {
     wake: Sender<Wake>,
     wakes: Receiver<Wake>,
     watch: ThreadWatch,
-    /// Nothing where nobody sends signals.
     _signals: Option<Signals>,
 }
 
 impl MainThread {
-    /// Listens to signals, and has every panic watched.
+    /// Handles signals, and treats every panic of the process as a failure.
     ///
     /// # Errors
     /// The host has no descriptors or threads left.
@@ -65,29 +62,29 @@ impl MainThread {
         Ok(main)
     }
 
-    /// Listens to no signals: for a process that has other main threads, as tests have.
+    /// Handles neither signals nor panics: for tests, which share their process.
     pub fn without_signals() -> MainThread {
         let (wake, wakes) = channel();
         let ended = wake.clone();
-        let watch = ThreadWatch::new(move || drop(ended.send(Wake::Ended)));
+        let watch = ThreadWatch::new(move || drop(ended.send(Wake::ThreadEnded)));
         MainThread { wake, wakes, watch, _signals: None }
     }
 
-    /// As if a signal had come.
+    /// Delivers a signal event to [`run`](Self::run).
     pub fn signal(&self, event: SignalEvent) {
-        // Does not fail: the other end is in this struct.
+        // Cannot fail: this struct holds the receiver.
         let _ = self.wake.send(Wake::Signal(event));
     }
 
-    /// Whom the service's threads are to be started with.
+    /// Starts and watches the service's threads.
     pub fn watch(&self) -> &ThreadWatch {
         &self.watch
     }
 
-    /// Runs a service until it is told to go. The caller has told the manager that it is ready.
+    /// Runs a service until it ends, and notifies the service manager. Call [`Manager::ready`] first.
     ///
-    /// SIGTERM or SIGINT: drains, then ends; a second one ends at once. A thread that fails ends the process. SIGHUP:
-    /// reload. SIGUSR1: a status line on standard error. The service manager is told what goes on.
+    /// SIGTERM or SIGINT: drains, then ends; a second one ends at once. SIGHUP: reload. SIGUSR1: the status on standard
+    /// error. A thread that fails ends the process with [`ExitCode::FAILURE`].
     pub fn run(self, service: &mut dyn Service, manager: &Manager) -> ExitCode {
         let interval = manager.watchdog_interval();
         let mut alive_at = interval.map(|interval| Instant::now() + interval);
@@ -95,11 +92,11 @@ impl MainThread {
         loop {
             match self.wait(alive_at, is_draining) {
                 None => {}
-                Some(Wake::Ended) => {
+                Some(Wake::ThreadEnded) => {
                     if let Some(failure) = self.watch.failure() {
                         let clients = service.clients_on_failure();
                         error!(
-                            "{failure}; ending, so that {clients} and the service manager starts it again"
+                            "{failure}; ending, so that {clients} and the service manager restarts the process"
                         );
                         manager.stopping(failure);
                         service.stop();
@@ -109,7 +106,7 @@ impl MainThread {
                 Some(Wake::Signal(SignalEvent::Status)) => crate::say(&service.status_line()),
                 Some(Wake::Signal(SignalEvent::Reload)) => service.reload(),
                 Some(Wake::Signal(SignalEvent::Terminate)) if is_draining => {
-                    warn!("told a second time to go: ending at once");
+                    warn!("SIGTERM or SIGINT came a second time: ending at once");
                     service.stop();
                     return ExitCode::SUCCESS;
                 }
@@ -122,26 +119,27 @@ impl MainThread {
             if let Some((at, interval)) = alive_at.zip(interval)
                 && at <= Instant::now()
             {
-                if service.is_alive(interval / 2) {
+                let within = interval / 2;
+                if service.is_alive(within) {
                     manager.alive();
                 } else {
-                    error!("a network thread stands still: the service manager's watchdog is not told");
+                    error!("a network thread has not responded for {within:?}: the watchdog is not reset");
                 }
                 alive_at = Some(Instant::now() + interval);
             }
             if is_draining && service.is_over() {
                 info!("drained: ending");
                 service.stop();
-                // A thread that fails just now has no clients either.
+                // A thread may have failed during `stop`. Its clients have already left.
                 return if self.watch.failure().is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
             }
         }
     }
 
     fn wait(&self, alive_at: Option<Instant>, is_draining: bool) -> Option<Wake> {
-        let look = is_draining.then(|| Instant::now() + LOOK);
-        let Some(until) = [alive_at, look].into_iter().flatten().min() else {
-            // The signal thread lives as long as this one.
+        let check_at = is_draining.then(|| Instant::now() + DRAIN_CHECK_INTERVAL);
+        let Some(until) = [alive_at, check_at].into_iter().flatten().min() else {
+            // Always `Some`: this struct holds a sender.
             return self.wakes.recv().ok();
         };
         self.wakes.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
@@ -152,16 +150,16 @@ impl MainThread {
 mod tests {
     use super::*;
 
-    /// Counts what it is told, and is drained when it has been looked at so often.
+    /// Counts reloads and drains. A drain is over at the call of `is_over` with number `drain_checks`.
     struct Fake {
-        looks: u32,
+        drain_checks: u32,
         reloads: u32,
         drains: u32,
     }
 
     impl Fake {
-        fn new(looks: u32) -> Fake {
-            Fake { looks, reloads: 0, drains: 0 }
+        fn new(drain_checks: u32) -> Fake {
+            Fake { drain_checks, reloads: 0, drains: 0 }
         }
     }
 
@@ -185,8 +183,8 @@ mod tests {
         }
 
         fn is_over(&mut self) -> bool {
-            self.looks -= 1;
-            self.looks == 0
+            self.drain_checks -= 1;
+            self.drain_checks == 0
         }
 
         fn is_alive(&mut self, _: Duration) -> bool {
@@ -195,9 +193,9 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_is_waited_for_and_a_second_signal_ends_it() {
-        let run = |events: &[SignalEvent], looks| {
-            let (main, mut fake) = (MainThread::without_signals(), Fake::new(looks));
+    fn a_drain_ends_when_it_is_over_or_at_a_second_signal() {
+        let run = |events: &[SignalEvent], drain_checks| {
+            let (main, mut fake) = (MainThread::without_signals(), Fake::new(drain_checks));
             events.iter().for_each(|event| main.signal(*event));
             let code = main.run(&mut fake, &Manager::default());
             (code, fake.reloads, fake.drains)

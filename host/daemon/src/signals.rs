@@ -1,4 +1,4 @@
-//! Signals as events for a thread that waits for other things, too.
+//! Signals as events.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -6,40 +6,39 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::{Handle, Signals as Pending};
 
-/// The same signal within this time is the same wish: programs such as coreutils' `timeout` signal their child, and then
-/// the process group that it is in.
-const SAME_WISH: Duration = Duration::from_secs(1);
+/// A SIGTERM or SIGINT repeated within this time counts once: coreutils' `timeout` signals its child, then the group.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a signal asks for.
+/// A request by signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignalEvent {
-    /// SIGTERM or SIGINT: end, after those who are served have finished.
+    /// SIGTERM or SIGINT: drain, then end.
     Terminate,
     /// SIGHUP: read the configuration again.
     Reload,
-    /// SIGUSR1: say what goes on.
+    /// SIGUSR1: print the status.
     Status,
 }
 
-/// Registered signals. They are waited for by a thread of their own, which ends when this is dropped.
+/// Registered signals. A separate thread waits for them; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Signals {
     handle: Handle,
 }
 
 impl Signals {
-    /// Registers the signals before any of them can be missed, and calls `tell` for each that comes, until it
-    /// returns false. SIGTERM and SIGINT are told once in a second each.
+    /// Registers the signals, and calls `handle_event` for each that comes until it returns false; for SIGTERM and
+    /// SIGINT at most once a second each.
     ///
     /// # Errors
     /// The host has no descriptors or threads left.
-    pub fn watch(mut tell: impl FnMut(SignalEvent) -> bool + Send + 'static) -> io::Result<Signals> {
+    pub fn watch(mut handle_event: impl FnMut(SignalEvent) -> bool + Send + 'static) -> io::Result<Signals> {
         let mut pending = Pending::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
         let handle = pending.handle();
         let waiting = move || {
-            let mut ends = Ends::default();
+            let mut recent = RecentTerminations::default();
             for signal in pending.forever() {
-                if ends.is_repeated(signal, Instant::now()) {
+                if recent.is_repeated(signal, Instant::now()) {
                     continue;
                 }
                 let event = match signal {
@@ -47,7 +46,7 @@ impl Signals {
                     SIGUSR1 => SignalEvent::Status,
                     _ => SignalEvent::Terminate,
                 };
-                if !tell(event) {
+                if !handle_event(event) {
                     return;
                 }
             }
@@ -63,22 +62,22 @@ impl Drop for Signals {
     }
 }
 
-/// Signals that end the process, and when each was told last.
+/// Terminating signals of the last [`REPEAT_INTERVAL`].
 #[derive(Debug, Default)]
-struct Ends {
-    told: Vec<(i32, Instant)>,
+struct RecentTerminations {
+    signals: Vec<(i32, Instant)>,
 }
 
-impl Ends {
-    /// Whether this is the same wish as the signal told before.
+impl RecentTerminations {
+    /// Whether to ignore this signal as a repetition. Otherwise remembers the signal.
     fn is_repeated(&mut self, signal: i32, now: Instant) -> bool {
         if ![SIGTERM, SIGINT].contains(&signal) {
             return false;
         }
-        self.told.retain(|(_, at)| now.saturating_duration_since(*at) < SAME_WISH);
-        let is_repeated = self.told.iter().any(|(one, _)| *one == signal);
+        self.signals.retain(|(_, at)| now.saturating_duration_since(*at) < REPEAT_INTERVAL);
+        let is_repeated = self.signals.iter().any(|(one, _)| *one == signal);
         if !is_repeated {
-            self.told.push((signal, now));
+            self.signals.push((signal, now));
         }
         is_repeated
     }
@@ -94,18 +93,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_to_the_process_and_to_its_group_is_one_wish() {
-        let (mut ends, start) = (Ends::default(), Instant::now());
+    fn a_signal_to_the_process_and_to_its_group_counts_once() {
+        let (mut recent, start) = (RecentTerminations::default(), Instant::now());
         let mut is_repeated =
-            |signal, millis| ends.is_repeated(signal, start + Duration::from_millis(millis));
+            |signal, millis| recent.is_repeated(signal, start + Duration::from_millis(millis));
         assert!(!is_repeated(SIGTERM, 0) && is_repeated(SIGTERM, 0) && is_repeated(SIGTERM, 999));
-        assert!(!is_repeated(SIGINT, 999), "another signal is another wish");
-        assert!(!is_repeated(SIGTERM, 1000), "whoever insists is obeyed");
+        assert!(!is_repeated(SIGINT, 999), "each signal has its own interval");
+        assert!(!is_repeated(SIGTERM, 1000), "the interval is over");
         assert!(!is_repeated(SIGHUP, 1000) && !is_repeated(SIGHUP, 1000));
     }
 
     #[test]
-    fn each_signal_is_told() {
+    fn each_signal_is_an_event() {
         let (send, events) = channel();
         let signals = Signals::watch(move |event| send.send(event).is_ok()).unwrap();
         for (signal, event) in [

@@ -1,4 +1,4 @@
-//! The file of a UNIX socket: made with care, and removed by whoever made it.
+//! The file of a UNIX socket: created with given permissions, and removed by the process that created it.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -9,31 +9,30 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-/// A listening socket with its file. The file is removed when this is dropped, if it is still the one made here.
+/// A listening socket with its file. Dropping this removes the file, unless another file has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
-    /// Blocking, until somebody says otherwise.
+    /// The listening socket, in blocking mode at first.
     pub listener: UnixListener,
     path: PathBuf,
-    /// Device and inode.
-    identity: (u64, u64),
+    device_and_inode: (u64, u64),
 }
 
 impl SocketFile {
-    /// Makes the socket with these permissions, such as 0o660. One that a killed program left is replaced; whatever
-    /// else is there is left alone, a symbolic link above all.
+    /// Creates the socket with the permissions `mode`, such as 0o660. Replaces the socket of a program that has ended,
+    /// but no other file and no symbolic link.
     ///
     /// # Errors
-    /// `AddrInUse` where a program answers, or where there is something that is no socket.
+    /// `AddrInUse` if a program answers at `path`, or `path` is not a socket.
     pub fn bind(path: &Path, mode: u32) -> io::Result<SocketFile> {
         let listener = match bind_private(path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_left_over(path) => {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
                 fs::remove_file(path)?;
                 bind_private(path)?
             }
             result => result?,
         };
-        // By descriptor: the name could be somebody else's symbolic link by now.
+        // By descriptor: another user may have replaced the file by a symbolic link since `bind`.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
         let metadata = file.metadata()?;
@@ -42,23 +41,21 @@ impl SocketFile {
         }
         let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
         fs::set_permissions(itself, Permissions::from_mode(mode))?;
-        Ok(SocketFile { listener, path: path.to_owned(), identity: (metadata.dev(), metadata.ino()) })
+        Ok(SocketFile { listener, path: path.to_owned(), device_and_inode: (metadata.dev(), metadata.ino()) })
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let ours = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino()) == self.identity;
+        let ours = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino()) == self.device_and_inode;
         if fs::symlink_metadata(&self.path).is_ok_and(|metadata| ours(&metadata)) {
-            // Gone already: nothing to be done.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Binds a socket that only its owner can connect to until its permissions are set: under a loose umask anybody could
-/// do so between the two. The umask is the whole process's, so another thread that makes a file at this moment gets
-/// fewer permissions than it asked for.
+/// Binds a socket to which only its owner can connect, so that other users cannot do so before its permissions are set.
+/// The umask belongs to the process: a file that another thread creates meanwhile also gets fewer permissions.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let listener = UnixListener::bind(path);
@@ -66,8 +63,8 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     listener
 }
 
-/// Whether this is the socket of a program that is gone.
-fn is_left_over(path: &Path) -> bool {
+/// Whether `path` is the socket of a program that has ended.
+fn is_stale(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     is_socket && matches!(UnixStream::connect(path), Err(e) if e.kind() == io::ErrorKind::ConnectionRefused)
 }
@@ -77,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_its_owners_only_until_its_permissions_are_set() {
+    fn only_the_owner_has_access_until_permissions_are_set() {
         let path = std::env::temp_dir().join(format!("spillway-private-{}.sock", std::process::id()));
         let before = rustix::process::umask(Mode::empty());
         let bound = bind_private(&path);
@@ -85,6 +82,6 @@ mod tests {
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         fs::remove_file(&path).unwrap();
         bound.unwrap();
-        assert_eq!((mode & 0o077, after), (0, Mode::empty()), "and the umask is as it was");
+        assert_eq!((mode & 0o077, after), (0, Mode::empty()), "the umask is restored");
     }
 }

@@ -1,5 +1,5 @@
-//! Threads without which a daemon must not go on. One that ends unexpectedly would leave a process that looks alive and
-//! does only a part of its work: the process ends instead, and the service manager starts it again.
+//! Threads that a daemon depends on. If one fails, the process ends and the service manager restarts it: a process that
+//! does only a part of its work would look alive.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-/// Starts threads, and knows whether one of them has failed. Copies know the same.
+/// Starts threads, and records the first failure among them. Copies share their state.
 #[derive(Clone)]
 pub struct ThreadWatch {
     shared: Arc<Shared>,
@@ -17,20 +17,19 @@ pub struct ThreadWatch {
 
 struct Shared {
     running: AtomicUsize,
-    /// What happened to the first thread that has failed.
     failure: OnceLock<String>,
     ended: Box<dyn Fn() + Send + Sync>,
 }
 
 impl ThreadWatch {
-    /// `ended` is called on each thread at its end, in order or not: look at [`failure`](Self::failure) then.
+    /// `ended` is called on each thread at its end, failed or not. Call [`failure`](Self::failure) then.
     pub fn new(ended: impl Fn() + Send + Sync + 'static) -> ThreadWatch {
         let shared =
             Shared { running: AtomicUsize::new(0), failure: OnceLock::new(), ended: Box::new(ended) };
         ThreadWatch { shared: Arc::new(shared) }
     }
 
-    /// Starts a thread. It has failed when `work` returns an error or panics, and has ended in order otherwise.
+    /// Starts a thread. It fails if `work` returns an error or panics.
     ///
     /// # Errors
     /// The host has no threads left.
@@ -41,7 +40,7 @@ impl ThreadWatch {
     ) -> io::Result<JoinHandle<()>> {
         let (shared, thread) = (Arc::clone(&self.shared), name.to_owned());
         let run = move || {
-            // Nothing of the work is used afterwards.
+            // Unwind safety: `work` is consumed, so its state is not used after a panic.
             match catch_unwind(AssertUnwindSafe(work)) {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => shared.fail(format!("thread {thread} failed: {error}")),
@@ -63,13 +62,13 @@ impl ThreadWatch {
         self.shared.running.load(Ordering::Acquire)
     }
 
-    /// The first thread that has failed, and why.
+    /// Name of the first thread that failed, and the reason.
     pub fn failure(&self) -> Option<&str> {
         self.shared.failure.get().map(String::as_str)
     }
 
-    /// Takes a panic of any thread of this process as a failure, also of threads that others have started. For programs
-    /// that are nothing but this daemon. What was done on a panic so far is done first.
+    /// Treats a panic of any thread of this process as a failure, by a panic hook that calls the previous hook first.
+    /// For programs that consist of this daemon only.
     pub fn watch_panics(&self) {
         let (shared, before) = (Arc::clone(&self.shared), std::panic::take_hook());
         std::panic::set_hook(Box::new(move |panic| {
@@ -84,12 +83,12 @@ impl ThreadWatch {
 
 impl Shared {
     fn fail(&self, what: String) {
-        // What comes after the first failure is often its consequence.
+        // Keeps the first failure: later ones are often its consequences.
         let _ = self.failure.set(what);
     }
 }
 
-/// What a panic says: `panic!` makes one of these two.
+/// The message of a panic's payload: `panic!` produces a `String` or a `&str`.
 pub fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
@@ -108,13 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_ends_in_order_is_no_failure() {
+    fn a_thread_that_returns_ok_has_not_failed() {
         let (watch, ends) = watch();
         let (go, wait) = channel::<()>();
         let thread = watch.spawn("one", move || wait.recv()).unwrap();
         assert_eq!(watch.running(), 1);
         go.send(()).unwrap();
-        ends.recv_timeout(Duration::from_secs(30)).expect("its end is told");
+        ends.recv_timeout(Duration::from_secs(30)).expect("`ended` is called");
         assert_eq!((watch.running(), watch.failure()), (0, None));
         thread.join().unwrap();
     }
@@ -122,7 +121,7 @@ mod tests {
     #[test]
     fn an_error_and_a_panic_are_failures_and_the_first_is_kept() {
         let (watch, ends) = watch();
-        let end = || ends.recv_timeout(Duration::from_secs(30)).expect("its end is told");
+        let end = || ends.recv_timeout(Duration::from_secs(30)).expect("`ended` is called");
         watch.spawn("one", || Err("no more descriptors")).unwrap();
         end();
         assert_eq!(watch.failure(), Some("thread one failed: no more descriptors"));
@@ -133,10 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn panics_say_what_happened() {
+    fn a_panic_is_reported_with_its_message() {
         let (watch, ends) = watch();
         watch.spawn::<String>("two", || panic!("out of {}", "range")).unwrap();
-        ends.recv_timeout(Duration::from_secs(30)).expect("its end is told");
+        ends.recv_timeout(Duration::from_secs(30)).expect("`ended` is called");
         assert_eq!(watch.failure(), Some("thread two panicked: out of range"));
     }
 }

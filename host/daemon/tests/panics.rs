@@ -1,4 +1,4 @@
-//! A panic of any thread of a daemon's process is a failure. A test of its own program, since it is about all its threads.
+//! A panic of any thread of the process is a failure. A separate test program, because the panic hook is process-wide.
 
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use spillway_daemon::ThreadWatch;
 
 #[test]
-fn a_panic_of_a_thread_that_others_have_started_is_a_failure() {
+fn a_panic_of_an_unwatched_thread_is_a_failure() {
     let (send, ends) = channel();
     let watch = ThreadWatch::new(move || send.send(()).expect("the test lives"));
     watch.watch_panics();
     let thread = std::thread::Builder::new().name("watcher".into());
     let thread = thread.spawn(|| panic!("no such {}", "list")).unwrap();
-    ends.recv_timeout(Duration::from_secs(30)).expect("its end is told");
+    ends.recv_timeout(Duration::from_secs(30)).expect("`ended` is called");
     assert!(thread.join().is_err());
     let failure = watch.failure().expect("a failure");
     assert!(failure.starts_with("thread watcher panicked at host/daemon/tests/panics.rs:"), "{failure}");

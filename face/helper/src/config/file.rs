@@ -1,4 +1,4 @@
-//! Reading a configuration file: all problems at once, each with its line and column.
+//! Reads a configuration file, and reports all errors at once with their lines and columns.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -26,43 +26,40 @@ use spillway_values::{
     size_text,
 };
 
-/// A file that is longer is not a configuration.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 const NAME_BYTES_MAX: usize = 64;
 
 /// How a file is read.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    /// Where relative key files are looked for, after the service manager's credentials.
+    /// Directory of relative key files, searched after the service manager's credentials.
     pub base: PathBuf,
-    /// Key files are read; otherwise, for a check on another machine, they are taken to be there.
+    /// Whether to read key files. A check on another machine does not.
     pub keys: bool,
 }
 
-/// Reads a configuration file and what it names: key files, host names.
-///
-/// # Errors
-/// Everything that is wrong with it.
+/// Reads a configuration file, with the key files and host names in it. Fails with all errors of the file.
 pub fn read_file(path: &Path, keys: bool) -> Result<HelperConfig, Problems> {
-    let whole = |what: String| Problems {
+    let whole_file = |what: String| Problems {
         path: path.to_owned(),
         problems: vec![Problem { line: 0, column: 0, what }],
     };
-    let text = read_bounded(path).map_err(|error| whole(format!("cannot be read: {error}")))?;
+    let text = read_bounded(path).map_err(|error| whole_file(format!("cannot be read: {error}")))?;
     if text.len() as u64 > FILE_BYTES_MAX {
-        let what =
-            format!("has more than {FILE_BYTES_MAX} bytes, as no configuration has: is it the right file?");
-        return Err(whole(what));
+        let what = format!(
+            "has more than {FILE_BYTES_MAX} bytes, the limit for a configuration: is it the right file?"
+        );
+        return Err(whole_file(what));
     }
     let base = path.parent().unwrap_or(Path::new("")).to_owned();
     read_text(&text, &Reading { base, keys }).map_err(|problems| Problems { path: path.to_owned(), problems })
 }
 
-/// Reads one byte more than a configuration may have, at most. Only regular files are read: a pipe without a writer would stop
-/// every later reload.
+/// Reads at most one byte more than [`FILE_BYTES_MAX`]. Refuses all but regular files: reading a pipe without a writer
+/// would block every later reload.
 fn read_bounded(path: &Path) -> io::Result<String> {
-    let no_waiting = OFlags::NONBLOCK.union(OFlags::NOCTTY);
-    let file = fs::OpenOptions::new().read(true).custom_flags(no_waiting.bits().cast_signed()).open(path)?;
+    let flags = OFlags::NONBLOCK.union(OFlags::NOCTTY);
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
@@ -71,21 +68,18 @@ fn read_bounded(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Reads a configuration's text.
-///
-/// # Errors
-/// Everything that is wrong with it, in the order of its lines; at least one thing.
+/// Reads the text of a configuration. Fails with all errors of the text, at least one, ordered by line.
 pub fn read_text(text: &str, reading: &Reading) -> Result<HelperConfig, Vec<Problem>> {
     let file: File = toml::from_str(text).map_err(|error| {
-        // The parser's messages have their lists on lines of their own.
+        // The parser puts lists on separate lines.
         let what = error.message().replace('\n', "; ");
         let what = with_suggestion(&what).unwrap_or(what);
         vec![Problem::at(text, error.span().unwrap_or(0..0), what)]
     })?;
-    let mut reader = Reader { text, reading, problems: Vec::new(), used: BTreeMap::new() };
+    let mut reader = Reader { text, reading, problems: Vec::new(), listening: BTreeMap::new() };
     let config = reader.config(&file);
     let mut problems = reader.problems;
-    // Keys that were not read would be missed.
+    // Without key files the check would report missing keys.
     if problems.is_empty()
         && reading.keys
         && let Err(error) = config.check()
@@ -99,8 +93,7 @@ pub fn read_text(text: &str, reading: &Reading) -> Result<HelperConfig, Vec<Prob
 /// The least similarity (Jaro-Winkler, 0 to 1) of a key that is suggested for an unknown one.
 const SIMILAR_MIN: f64 = 0.8;
 
-/// The parser's message about an unknown key, with the known key that resembles it most. `None` if the message is about
-/// something else, or no key resembles it.
+/// Adds the most similar known key to the parser's message about an unknown key. `None` if no key is similar.
 fn with_suggestion(message: &str) -> Option<String> {
     let (unknown, known) = message.strip_prefix("unknown field `")?.split_once('`')?;
     let similar = |key: &&str| strsim::jaro_winkler(unknown, key);
@@ -108,13 +101,13 @@ fn with_suggestion(message: &str) -> Option<String> {
     (similar(&best) >= SIMILAR_MIN).then(|| format!("unknown field `{unknown}`, did you mean `{best}`?"))
 }
 
-/// Gathers problems; where there is one, the default stands in.
+/// Collects errors while reading; the default replaces a value with an error.
 struct Reader<'a> {
     text: &'a str,
     reading: &'a Reading,
     problems: Vec<Problem>,
-    /// Listening addresses, and the key that named them.
-    used: BTreeMap<SocketAddr, String>,
+    /// The configuration key of each listening address.
+    listening: BTreeMap<SocketAddr, String>,
 }
 
 impl Reader<'_> {
@@ -123,7 +116,7 @@ impl Reader<'_> {
         let default = HelperConfig::new(Vec::new());
         let socket = self.path(&helper.socket).unwrap_or_else(crate::usual_socket);
         let mut config = HelperConfig {
-            name: self.named(&helper.name).unwrap_or(default.name),
+            name: self.name(&helper.name).unwrap_or(default.name),
             engine: self.engine(&helper.engine),
             threads: self.number(&helper.threads, 0..=1024).map_or(default.threads, |n| n as usize),
             socket: Some(socket),
@@ -170,9 +163,9 @@ impl Reader<'_> {
                 None
             }
         };
-        // Nothing is reached by it: there is a problem.
-        let unknown = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut service = Service::new(name.get_ref(), server.unwrap_or(unknown));
+        // A placeholder, which is never used: without an address there is an error.
+        let placeholder = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut service = Service::new(name.get_ref(), server.unwrap_or(placeholder));
         service.listen = self.listens(&section.listen, "listen");
         service.link_listen = self.listens(&section.link_listen, "link_listen");
         let given = |texts: &Texts| texts.as_ref().is_some_and(|list| !list.get_ref().is_empty());
@@ -188,7 +181,7 @@ impl Reader<'_> {
             && !server.ip().to_canonical().is_loopback()
             && !given(&section.key_files)
         {
-            self.problem(at.span(), "a server on another host needs key_files: the key that it was given");
+            self.problem(at.span(), "a server on another host needs key_files: a key that it accepts");
         }
         if let Some(at) = &section.link_listen
             && !given(&section.client_key_files)
@@ -203,8 +196,8 @@ impl Reader<'_> {
             && (!given(&section.key_files)
                 || given(&section.link_listen) && !given(&section.client_key_files))
         {
-            let what = "links without a key are not encrypted: require_encryption needs key_files, and client_key_files \
-                        where there is link_listen";
+            let what = "links without a key are not encrypted: require_encryption needs key_files, and with \
+                        link_listen also client_key_files";
             self.problem(at.span(), what);
         }
         service.clients = self.ranges(&section.clients);
@@ -219,7 +212,7 @@ impl Reader<'_> {
         if let Some(timeout) = self.time(&section.connect_timeout, shortest..=longest) {
             service.connect_timeout = timeout;
         }
-        // Linux takes 32,767 seconds at most.
+        // Linux accepts at most 32,767 seconds.
         let nine_hours = Duration::from_secs(9 * 3_600);
         if let Some(idle) = self.time(&section.client_keepalive, Duration::ZERO..=nine_hours) {
             service.client_keepalive = (!idle.is_zero()).then_some(idle);
@@ -251,27 +244,33 @@ impl Reader<'_> {
     ) -> Option<Register> {
         let Some((text, span)) = self.string(&section.register) else {
             if let Some(advertise) = &section.advertise {
-                self.problem(advertise.span(), "nobody is told: give register, too, or take this away");
+                self.problem(
+                    advertise.span(),
+                    "advertise needs register: give register, or remove advertise",
+                );
             }
             return None;
         };
-        let place = self.fine(&span, text.parse())?;
+        let place = self.checked(&span, text.parse())?;
         let access = if self.reading.keys {
-            self.fine(&span, EtcdAccess::read(etcd, &place))?
+            self.checked(&span, EtcdAccess::read(etcd, &place))?
         } else {
             EtcdAccess::default()
         };
-        let is_open = |address: &SocketAddr| address.ip().is_unspecified() || address.port() == 0;
+        let is_wildcard = |address: &SocketAddr| address.ip().is_unspecified() || address.port() == 0;
         if let Some(at) = &section.advertise {
             let link = self.address(&section.advertise)?;
-            if is_open(&link) {
-                self.problem(at.span(), "clients cannot connect to this: give ADDRESS:PORT as they reach it");
+            if is_wildcard(&link) {
+                self.problem(
+                    at.span(),
+                    "clients cannot connect to this: give an ADDRESS:PORT that they reach",
+                );
             }
             return Some(Register { place, access, link });
         }
         match listens {
-            [link] if !is_open(link) => return Some(Register { place, access, link: *link }),
-            [] => self.problem(span, "clients that find this helper come by link_listen: add it"),
+            [link] if !is_wildcard(link) => return Some(Register { place, access, link: *link }),
+            [] => self.problem(span, "register needs link_listen, to which clients connect: add it"),
             _ => self.problem(span, "advertise is missing: give the ADDRESS:PORT that clients connect to"),
         }
         None
@@ -298,7 +297,7 @@ impl Reader<'_> {
         match self.number(&helper.shed_above, 0..=100) {
             Some(percent @ 1..50) => {
                 if let Some(at) = &helper.shed_above {
-                    let what = format!("{percent} % is no overload: give 50 to 100, or 0 for never");
+                    let what = format!("{percent} % is not an overload: give 50 to 100, or 0 for never");
                     self.problem(at.span(), what);
                 }
             }
@@ -329,7 +328,7 @@ impl Reader<'_> {
 
     fn rate(&mut self, any: &Any) -> Option<u64> {
         let (text, span) = self.string(any)?;
-        let bits = self.fine(&span, parse_rate(&text))?;
+        let bits = self.checked(&span, parse_rate(&text))?;
         if bits == 0 {
             self.problem(span, "give a rate above 0, or leave the key out");
             return None;
@@ -350,12 +349,12 @@ impl Reader<'_> {
 
     fn metrics(&mut self, any: &Any) -> Option<SocketAddr> {
         let (text, span) = self.string(any)?;
-        let found = self.fine(&span, listen_address(&text))?;
+        let found = self.checked(&span, listen_address(&text))?;
         self.use_address(found, "metrics", &span);
         Some(found)
     }
 
-    fn named(&mut self, any: &Any) -> Option<String> {
+    fn name(&mut self, any: &Any) -> Option<String> {
         let (text, span) = self.string(any)?;
         if is_name(&text) {
             return Some(text);
@@ -375,18 +374,18 @@ impl Reader<'_> {
 
     fn group(&mut self, any: &Any) -> Option<AdminGroup> {
         let (text, span) = self.string(any)?;
-        self.fine(&span, text.parse())
+        self.checked(&span, text.parse())
     }
 
     fn address(&mut self, any: &Any) -> Option<SocketAddr> {
         let (text, span) = self.string(any)?;
-        self.fine(&span, server_address(&text))
+        self.checked(&span, server_address(&text))
     }
 
     fn listens(&mut self, texts: &Texts, key: &str) -> Vec<SocketAddr> {
         let mut all = Vec::new();
         for text in texts.iter().flat_map(|list| list.get_ref()) {
-            let found = self.fine(&text.span(), listen_addresses(text.get_ref())).unwrap_or_default();
+            let found = self.checked(&text.span(), listen_addresses(text.get_ref())).unwrap_or_default();
             for address in found {
                 self.use_address(address, key, &text.span());
                 all.push(address);
@@ -399,17 +398,17 @@ impl Reader<'_> {
         if address.port() == 0 {
             return;
         }
-        if let Some(before) = self.used.insert(address, key.to_owned()) {
+        if let Some(before) = self.listening.insert(address, key.to_owned()) {
             self.problem(
                 span.clone(),
-                format!("{address} is used twice, by another {before}: give each its own"),
+                format!("{address} is already used by {before}: give each its own address"),
             );
         }
     }
 
     fn ranges(&mut self, texts: &Texts) -> Vec<AddressRange> {
         let texts = texts.iter().flat_map(|list| list.get_ref());
-        texts.filter_map(|text| self.fine(&text.span(), text.get_ref().parse())).collect()
+        texts.filter_map(|text| self.checked(&text.span(), text.get_ref().parse())).collect()
     }
 
     fn keys(&mut self, texts: &Texts) -> Vec<Key> {
@@ -419,18 +418,18 @@ impl Reader<'_> {
                 continue;
             }
             let path = find_key_file(text.get_ref(), &self.reading.base);
-            keys.extend(self.fine(&text.span(), spillway_keys::read_key_file(path)));
+            keys.extend(self.checked(&text.span(), spillway_keys::read_key_file(path)));
         }
         keys
     }
 
     fn number(&mut self, any: &Any, range: std::ops::RangeInclusive<i64>) -> Option<i64> {
         let value = any.as_ref()?;
-        let wanted = || format!("give a whole number from {} to {}", range.start(), range.end());
         match value.get_ref() {
             Value::Integer(number) if range.contains(number) => Some(*number),
             _ => {
-                self.problem(value.span(), wanted());
+                let what = format!("give a whole number from {} to {}", range.start(), range.end());
+                self.problem(value.span(), what);
                 None
             }
         }
@@ -438,7 +437,7 @@ impl Reader<'_> {
 
     fn time(&mut self, any: &Any, range: std::ops::RangeInclusive<Duration>) -> Option<Duration> {
         let (text, span) = self.string(any)?;
-        let time = self.fine(&span, parse_duration(&text))?;
+        let time = self.checked(&span, parse_duration(&text))?;
         if range.contains(&time) {
             return Some(time);
         }
@@ -449,7 +448,7 @@ impl Reader<'_> {
 
     fn size(&mut self, any: &Any, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
         let (text, span) = self.string(any)?;
-        let size = self.fine(&span, parse_size(&text))?;
+        let size = self.checked(&span, parse_size(&text))?;
         if range.contains(&size) {
             return Some(size);
         }
@@ -472,7 +471,7 @@ impl Reader<'_> {
         let value = any.as_ref()?;
         match value.get_ref() {
             Value::String(text) => Some((text.clone(), value.span())),
-            // Numbers without a unit come here: the quotes remind of it.
+            // For a number without a unit as well, so that the error names the unit.
             other => {
                 let what =
                     format!("give a text in quotes, with its unit if it has one, not {}", kind_of(other));
@@ -482,7 +481,7 @@ impl Reader<'_> {
         }
     }
 
-    fn fine<T, E: Display>(&mut self, span: &Range<usize>, result: Result<T, E>) -> Option<T> {
+    fn checked<T, E: Display>(&mut self, span: &Range<usize>, result: Result<T, E>) -> Option<T> {
         result.map_err(|error| self.problem(span.clone(), error.to_string())).ok()
     }
 
@@ -502,19 +501,19 @@ fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// Names become labels of metrics and words of commands.
+/// Names become labels of metrics and arguments of commands, so their characters are restricted.
 fn is_name(text: &str) -> bool {
-    let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(fine)
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_allowed)
 }
 
-/// A key file's path: a relative one names a credential of the service manager, or a file beside the configuration.
+/// A key file's path. A relative one is a credential of the service manager, or a file beside the configuration.
 fn find_key_file(text: &str, base: &Path) -> PathBuf {
     let credential = env::var_os("CREDENTIALS_DIRECTORY").map(|directory| Path::new(&directory).join(text));
     credential.filter(|path| path.exists()).unwrap_or_else(|| base.join(text))
 }
 
-/// What this host calls itself.
+/// The host's name, or `helper` if that is not a valid name.
 pub fn host_name() -> String {
     let system = rustix::system::uname();
     let name = system.nodename().to_str().unwrap_or_default();

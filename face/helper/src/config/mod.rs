@@ -1,4 +1,4 @@
-//! What a helper is told: by a file, by flags, or by a program that embeds it.
+//! Settings of a helper: from a file, from flags, or from a program that embeds the helper.
 
 mod file;
 mod problem;
@@ -24,51 +24,51 @@ pub use start_error::StartError;
 /// Settings of a helper.
 #[derive(Clone, Debug)]
 pub struct HelperConfig {
-    /// Names it in status, metrics and logs.
+    /// Name of the helper in status, metrics and logs.
     pub name: String,
-    /// What carries bytes.
+    /// Transport of all connections.
     pub engine: Engine,
-    /// Network threads; 0: one for each core this process may use, each on its core.
+    /// Number of network threads; 0: one pinned to each core that the process may use.
     pub threads: usize,
-    /// Where status, reload and drain are asked for, if anywhere.
+    /// Path of the admin socket.
     pub socket: Option<PathBuf>,
     /// The group whose members may reload, drain and override over the socket; every other user may read. `None`: who
     /// may connect, may do all.
     pub admin_group: Option<AdminGroup>,
-    /// Where metrics and the status page are served, if anywhere.
+    /// Address of the HTTP port for metrics and the status page.
     pub metrics: Option<SocketAddr>,
-    /// Clients of all services and threads together.
+    /// Maximum number of clients of all services.
     pub max_connections: u32,
-    /// Bytes that all clients together may have buffered. From three quarters of it new clients are refused.
+    /// Limit on the buffers of all clients, in bytes.
     pub max_memory_bytes: usize,
-    /// How long clients may take to finish what is in flight, when the helper or one of its services goes.
+    /// Time for clients to finish when the helper or one of its services drains.
     pub drain_deadline: Duration,
-    /// Library clients that ask how loaded it is are answered, by datagram at the addresses where they come in.
+    /// Whether the helper answers library clients that ask for its load, by UDP at [`Service::link_listen`].
     pub load_answers: bool,
-    /// Bits each second that the network carries in one direction; none: not known.
+    /// Bandwidth of the network in one direction, in bits per second, if known.
     pub network_bits: Option<u64>,
     /// Load in percent from which library clients are sent to other helpers; 0: never.
     pub shed_above: u8,
-    /// Load in percent below which that ends.
+    /// Load in percent below which no more clients are sent away.
     pub shed_until: u8,
-    /// The files of which each service's [`Register::access`] was made.
+    /// Files and user for etcd, from which each [`Register::access`] was made.
     pub etcd: EtcdFiles,
-    /// The servers that it relieves; at least one.
+    /// The servers to relieve; at least one.
     pub services: Vec<Service>,
 }
 
-/// What carries a helper's bytes.
+/// Transport of a helper's connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
     /// Kernel sockets.
     #[default]
     Sockets,
-    /// The best that there is on this host: kernel sockets in this version.
+    /// The best on this host: kernel sockets in this version.
     Auto,
 }
 
 impl Engine {
-    /// As in the configuration.
+    /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Engine::Sockets => "sockets",
@@ -77,20 +77,20 @@ impl Engine {
     }
 }
 
-/// What clients and server speak, for request metrics. Bytes are never changed.
+/// Protocol of clients and server, for request metrics. Bytes are never changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// Anything: no request metrics.
+    /// Any protocol on TCP: no request metrics.
     #[default]
     Tcp,
-    /// memcached's.
+    /// The memcached protocol.
     Memcached,
-    /// redis's.
+    /// The redis protocol.
     Redis,
 }
 
 impl Protocol {
-    /// As in the configuration.
+    /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Tcp => "tcp",
@@ -101,7 +101,7 @@ impl Protocol {
 }
 
 impl HelperConfig {
-    /// These services with the defaults.
+    /// Defaults with the given services.
     pub fn new(services: Vec<Service>) -> HelperConfig {
         HelperConfig {
             name: host_name(),
@@ -122,7 +122,7 @@ impl HelperConfig {
         }
     }
 
-    /// Says what cannot be started.
+    /// Fails if a helper cannot run with these settings.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let mut listens: Vec<SocketAddr> = Vec::new();
         for (index, service) in self.services.iter().enumerate() {
@@ -161,67 +161,66 @@ impl HelperConfig {
     }
 }
 
-/// One server that is relieved.
+/// A server to relieve, with its clients.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// For status, metrics and log.
+    /// Name in status, metrics and logs.
     pub name: String,
     /// The server's link port.
     pub server: SocketAddr,
-    /// Where plain clients come in: any TCP programs.
+    /// Listening addresses for plain clients.
     pub listen: Vec<SocketAddr>,
-    /// Where library clients come in.
+    /// Listening addresses for library clients.
     pub link_listen: Vec<SocketAddr>,
-    /// This helper's keys for the server, newest first; none: only for a server on loopback.
+    /// This helper's keys for the server, newest first. Only a server on loopback needs no key.
     pub keys: Vec<Key>,
-    /// Keys of library clients; none: they are served on loopback only.
+    /// Keys of library clients. Without keys they are served on loopback only.
     pub client_keys: Vec<Key>,
-    /// Links that would not be encrypted are refused: to the server, and of library clients.
+    /// Whether to refuse links without encryption, to the server and from library clients.
     pub require_encryption: bool,
-    /// Who may connect. Empty: the private ranges, and loopback where the server is on loopback, too.
+    /// Clients that may connect. Empty: the private ranges, with loopback if the server is on loopback.
     pub clients: Vec<AddressRange>,
-    /// Load balancers whose PROXY header is believed.
+    /// Load balancers that announce their clients by PROXY protocol.
     pub proxy_protocol_from: Vec<AddressRange>,
-    /// What is spoken, for request metrics.
+    /// Protocol of the requests, for request metrics.
     pub protocol: Protocol,
-    /// Links to the server, of each thread.
+    /// Links from each thread to the server.
     pub links_per_thread: u16,
-    /// How long the server may take to accept a link's connection.
+    /// Timeout for connecting a link.
     pub connect_timeout: Duration,
-    /// Idle time after which a client is asked whether it is alive; none: never.
+    /// Idle time after which the kernel probes a client; `None`: never.
     pub client_keepalive: Option<Duration>,
-    /// The latency that 99 of 100 requests are to stay below, where it is known.
+    /// Latency that 99 of 100 requests should stay below, if known.
     pub sla: Option<Duration>,
-    /// Has the server keep its replies to plain clients until their TCP has acknowledged them. Not in the configuration
-    /// file: nothing takes such clients over yet.
+    /// Whether the server keeps its replies to plain clients until the clients' TCP has acknowledged them. Not in the
+    /// configuration file: no component takes over such clients yet.
     pub acknowledges_replies: bool,
-    /// When batches go.
+    /// Batch policy.
     pub policy: PolicyKind,
-    /// Bytes of replies that may wait for one client before the server is told to wait.
+    /// Bytes of replies that may wait for one client before the server must pause.
     pub connection_buffer_bytes: u32,
-    /// Where clients are told of this helper, if anywhere.
+    /// Registration by which clients find this helper.
     pub register: Option<Register>,
 }
 
-/// How long batches may wait where nothing else is said: a quarter of the SLA, so that three quarters are left for the
-/// server, the network and the client.
+/// Default of `max_delay`: a quarter of the SLA leaves three quarters for the server, the network and the client.
 pub fn default_max_delay(sla: Option<Duration>) -> Duration {
     sla.map_or(Duration::from_micros(200), |sla| sla / 4)
 }
 
-/// Where a service's clients are told of a helper.
+/// Registration of a helper in etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Register {
-    /// Under which prefix; the helper's name follows it.
+    /// Prefix of the key; the helper's name follows it.
     pub place: EtcdPlace,
-    /// Which etcd is trusted, and as whom it is asked.
+    /// Certificates and user for etcd.
     pub access: EtcdAccess,
     /// The address that library clients connect to.
     pub link: SocketAddr,
 }
 
 impl Service {
-    /// A service with the defaults, that nobody can reach yet.
+    /// A service with the defaults, and without listening addresses.
     pub fn new(name: impl Into<String>, server: SocketAddr) -> Service {
         Service {
             name: name.into(),
@@ -245,19 +244,19 @@ impl Service {
         }
     }
 
-    /// The keys of library clients as a ring, if they need any.
+    /// The keys of library clients; `None` without keys.
     pub(crate) fn client_ring(&self) -> Option<KeyRing> {
         let mut ring = KeyRing::new();
         self.client_keys.iter().for_each(|key| ring.accept(Role::Client, key.clone()));
         (!ring.is_empty()).then_some(ring)
     }
 
-    /// Who may connect, the default resolved.
+    /// [`clients`](Self::clients), or its default.
     pub(crate) fn client_ranges(&self) -> Vec<AddressRange> {
         if !self.clients.is_empty() {
             return self.clients.clone();
         }
-        // A loopback address means nothing to another host, so the server would refuse it.
+        // A server on another host refuses loopback addresses, because they have no meaning there.
         let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
         let serves_loopback = self.server.ip().to_canonical().is_loopback();
         let mut ranges = AddressRange::private();
@@ -265,7 +264,7 @@ impl Service {
         ranges
     }
 
-    /// Listeners at which no client can come in whose address the server would take.
+    /// Listening addresses whose clients the server would refuse because of their loopback addresses.
     pub(crate) fn useless_listeners(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         let serves_loopback = self.server.ip().to_canonical().is_loopback();
         let all = self.listen.iter().chain(&self.link_listen).copied();
@@ -284,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong_and_what_to_do() {
+    fn check_fails_with_the_error_and_the_next_step() {
         let check = |services: Vec<Service>| HelperConfig::new(services).check().map_err(|e| e.to_string());
         let cache = service("cache", "127.0.0.1:11411");
         assert_eq!(check(vec![cache.clone()]), Ok(()));
@@ -307,12 +306,14 @@ mod tests {
         let contains = |service: &Service, address: &str| {
             service.client_ranges().iter().any(|range| range.contains(address.parse().unwrap()))
         };
-        let (near, far) = (service("a", "127.0.0.1:1"), service("b", "10.0.0.5:1"));
-        assert!(contains(&near, "127.0.0.1") && contains(&near, "::1") && contains(&near, "10.1.2.3"));
-        assert!(!contains(&far, "127.0.0.1") && !contains(&far, "::1") && contains(&far, "10.1.2.3"));
-        assert!(!contains(&far, "198.51.100.1"));
-        assert_eq!((near.useless_listeners().count(), far.useless_listeners().count()), (0, 1));
-        let told = Service { clients: vec!["198.51.100.0/24".parse().unwrap()], ..far };
-        assert!(contains(&told, "198.51.100.1") && !contains(&told, "10.1.2.3"));
+        let (local, remote) = (service("a", "127.0.0.1:1"), service("b", "10.0.0.5:1"));
+        assert!(contains(&local, "127.0.0.1") && contains(&local, "::1") && contains(&local, "10.1.2.3"));
+        assert!(
+            !contains(&remote, "127.0.0.1") && !contains(&remote, "::1") && contains(&remote, "10.1.2.3")
+        );
+        assert!(!contains(&remote, "198.51.100.1"));
+        assert_eq!((local.useless_listeners().count(), remote.useless_listeners().count()), (0, 1));
+        let configured = Service { clients: vec!["198.51.100.0/24".parse().unwrap()], ..remote };
+        assert!(contains(&configured, "198.51.100.1") && !contains(&configured, "10.1.2.3"));
     }
 }

@@ -1,24 +1,24 @@
-//! What is wrong in a configuration file, and where.
+//! Errors in a configuration file.
 
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// One thing to be put right.
+/// One error in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Of the file, from 1; 0 when it concerns the file as a whole.
+    /// Line number, from 1; 0 for an error of the whole file.
     pub line: usize,
-    /// Of the line, from 1, in characters.
+    /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong, and what to do.
+    /// The error, and how to correct it.
     pub what: String,
 }
 
 impl Problem {
-    /// At a range of the text's bytes.
-    pub(crate) fn at(text: &str, place: Range<usize>, what: String) -> Problem {
-        let mut start = place.start.min(text.len());
+    /// An error at a range of bytes in `text`.
+    pub(crate) fn at(text: &str, bytes: Range<usize>, what: String) -> Problem {
+        let mut start = bytes.start.min(text.len());
         while !text.is_char_boundary(start) {
             start -= 1;
         }
@@ -29,16 +29,16 @@ impl Problem {
     }
 }
 
-/// Everything that is wrong in a configuration file, in the order of its lines; at least one thing.
+/// All errors of a configuration file, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What is wrong in it.
+    /// The errors, ordered by line.
     pub problems: Vec<Problem>,
 }
 
-/// As compilers say it: one problem a line, `FILE:LINE:COLUMN: what`.
+/// In the format of compilers, one error on each line: `FILE:LINE:COLUMN: what`.
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
@@ -62,15 +62,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_lines_and_characters() {
+    fn positions_are_lines_and_characters() {
         let text = "ä = 1\n  béta = 2\n";
-        let place = |at| Problem::at(text, at..at, String::new());
-        assert_eq!((place(0).line, place(0).column), (1, 1));
+        let position = |at| Problem::at(text, at..at, String::new());
+        assert_eq!((position(0).line, position(0).column), (1, 1));
         let second = text.find("béta").unwrap();
-        assert_eq!((place(second).line, place(second).column), (2, 3));
+        assert_eq!((position(second).line, position(second).column), (2, 3));
         let value = text.find('2').unwrap();
-        assert_eq!((place(value).line, place(value).column), (2, 10));
-        assert_eq!(place(1).column, 1, "within a character");
-        assert_eq!((place(999).line, place(999).column), (3, 1));
+        assert_eq!((position(value).line, position(value).column), (2, 10));
+        assert_eq!(position(1).column, 1, "within a character");
+        assert_eq!((position(999).line, position(999).column), (3, 1));
     }
 }

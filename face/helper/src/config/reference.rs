@@ -1,4 +1,4 @@
-//! The reference of the configuration file, as `docs/configuration.md` has it.
+//! The reference of the configuration file: the text of `docs/configuration.md`.
 
 use std::fmt::Write;
 
@@ -9,12 +9,12 @@ const HEAD: &str = "\
 
 <!-- Written by `spillway check --reference`; a test compares. Change face/helper/src/config/schema.rs instead. -->
 
-`spillway helper --config FILE` reads one TOML file. Unknown keys are errors. `spillway check FILE` says what is wrong
-with it, by line and column, and `--show` prints every value as it would be in force. `spillway reload` puts a changed
-file in force while the helper runs; keys that need a restart say so below.
+`spillway helper --config FILE` reads one TOML file. Unknown keys are errors. `spillway check FILE` reports the errors
+of a file by line and column, and `--show` prints every value with defaults. `spillway reload` applies a changed file
+while the helper runs; keys that need a restart are marked below.
 
-A *time* is a whole number with a unit: `ns`, `us`, `ms`, `s`, `m`, `h`. A *size* is one with `B`, `KiB`, `MiB`, `GiB`; a *rate*
-one with `kbit`, `Mbit`, `Gbit`, each second.
+A *time* is a whole number with a unit: `ns`, `us`, `ms`, `s`, `m`, `h`. A *size* is one with `B`, `KiB`, `MiB`, `GiB`;
+a *rate* one with `kbit`, `Mbit`, `Gbit`, each second.
 An *address range* is in CIDR notation: `10.0.0.0/8`, `2001:db8::/32`, or a single address.
 ";
 
@@ -32,7 +32,7 @@ key_files = ["/etc/spillway/cache.key"]
 ```
 "#;
 
-/// The whole page.
+/// The page in Markdown.
 pub fn reference() -> String {
     let mut page = String::from(HEAD);
     page.push_str(EXAMPLE);
@@ -41,7 +41,7 @@ pub fn reference() -> String {
 }
 
 fn write_section(section: &Section, page: &mut String) {
-    // Writing to a string does not fail.
+    // Cannot fail: writes to a string.
     let _ = writeln!(page, "\n## `{}`\n\n{}\n", section.title, joined(section.about));
     page.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
     for entry in section.entries {
@@ -52,7 +52,7 @@ fn write_section(section: &Section, page: &mut String) {
     }
 }
 
-/// Whether a default is written as in the file.
+/// Whether a default is TOML, not a description.
 pub(crate) fn is_toml(default: &str) -> bool {
     matches!(default, "true" | "false")
         || default.starts_with(['"', '['])

@@ -1,4 +1,4 @@
-//! Settings in force, as a configuration file would have them.
+//! Settings in force, in the format of a configuration file.
 
 use std::fmt;
 use std::fmt::{Display, Write};
@@ -11,7 +11,7 @@ use spillway_discovery::EtcdFiles;
 use super::{HelperConfig, Service};
 use spillway_values::{duration_text, rate_text, size_text};
 
-/// TOML with every key, but for key files: keys are named in comments, never told.
+/// TOML with every setting. Keys are secret: comments show their ids instead.
 impl Display for HelperConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         show_etcd(&self.etcd, f)?;
@@ -45,7 +45,7 @@ impl Display for HelperConfig {
     }
 }
 
-/// Keys with their section, before the first section: only what is given.
+/// Dotted keys such as `etcd.ca_file`, which precede the first section; only those that are given.
 fn show_etcd(etcd: &EtcdFiles, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let EtcdFiles { ca_file, cert_file, key_file, user, password_file } = etcd;
     let files = [
@@ -66,8 +66,8 @@ impl Display for Service {
         writeln!(f, "server = \"{}\"", self.server)?;
         writeln!(f, "listen = {}", list(&self.listen)?)?;
         writeln!(f, "link_listen = {}", list(&self.link_listen)?)?;
-        writeln!(f, "# key_files: {}", named(&self.keys)?)?;
-        writeln!(f, "# client_key_files: {}", named(&self.client_keys)?)?;
+        writeln!(f, "# key_files: {}", key_ids(&self.keys)?)?;
+        writeln!(f, "# client_key_files: {}", key_ids(&self.client_keys)?)?;
         writeln!(f, "require_encryption = {}", self.require_encryption)?;
         writeln!(f, "clients = {}", list(&self.client_ranges())?)?;
         writeln!(f, "proxy_protocol_from = {}", list(&self.proxy_protocol_from)?)?;
@@ -115,7 +115,7 @@ fn list(items: &[impl Display]) -> Result<String, fmt::Error> {
     Ok(text + "]")
 }
 
-fn named(keys: &[Key]) -> Result<String, fmt::Error> {
+fn key_ids(keys: &[Key]) -> Result<String, fmt::Error> {
     let mut text = String::new();
     for key in keys {
         write!(text, "{}key {}", if text.is_empty() { "" } else { ", " }, key.id())?;

@@ -1,4 +1,4 @@
-//! What can keep a helper from starting, or from taking other settings.
+//! Errors of starting a helper, or of changing its settings.
 
 use std::fmt;
 use std::io;
@@ -8,36 +8,36 @@ use spillway_daemon::PortError;
 use spillway_net::BindError;
 use spillway_relay::ConfigError;
 
-/// Why a helper does not start, or does not take other settings. Its text tells the operator the next step.
+/// Why a helper does not start, or refuses new settings. The text includes the operator's next step.
 #[derive(Debug)]
 pub enum StartError {
-    /// Two services of one name.
+    /// Two services have this name.
     SameName(String),
-    /// Two uses of one address.
+    /// This address is used twice.
     SameAddress(SocketAddr),
-    /// A service that no client can reach.
+    /// This service has no address for clients.
     NoListener(String),
     /// Library clients from other hosts need a key.
     NoClientKey {
-        /// Of which service.
+        /// Name of the service.
         service: String,
-        /// Where they would come in.
+        /// Listening address without a key.
         address: SocketAddr,
     },
-    /// Encryption is required, and a key is missing.
+    /// This service requires encryption, and a key is missing.
     EncryptionWithoutKey(String),
-    /// Two services under one prefix of etcd, where clients of one would find the other.
+    /// Two services have the same prefix in etcd: clients of one would find the other.
     SamePlace {
-        /// Their names.
+        /// Names of the services.
         services: [String; 2],
     },
-    /// The relay cannot serve this.
+    /// The relay refuses the settings.
     Relay(ConfigError),
-    /// An address cannot be listened on.
+    /// A listening address cannot be bound.
     Bind(BindError),
-    /// More listening addresses than there are places for.
+    /// There are more than 65,536 listening addresses.
     Listeners,
-    /// Metrics cannot be served, or the admin socket cannot be made.
+    /// The HTTP port or the admin socket cannot be bound.
     Port(PortError),
     /// A network thread does not answer.
     Silent,
@@ -51,7 +51,7 @@ impl fmt::Display for StartError {
             StartError::SameName(name) => write!(f, "two services are named {name}: give each its own name"),
             StartError::SameAddress(address) => write!(
                 f,
-                "clients of two kinds or services would come in at {address}: give each its own address"
+                "two services, or listen and link_listen, use the address {address}: give each its own address"
             ),
             StartError::NoListener(name) => write!(
                 f,
@@ -60,13 +60,13 @@ impl fmt::Display for StartError {
             ),
             StartError::NoClientKey { service, address } => write!(
                 f,
-                "service {service} would take library clients of other hosts at {address} without a key: \
+                "service {service} would accept library clients of other hosts at {address} without a key: \
                  give --client-key FILE (client_key_files), or listen on loopback"
             ),
             StartError::EncryptionWithoutKey(service) => write!(
                 f,
                 "service {service} requires encryption, and links without a key are not encrypted: give --key FILE \
-                 (key_files), and --client-key FILE (client_key_files) where library clients come in"
+                 (key_files), and --client-key FILE (client_key_files) if library clients connect"
             ),
             StartError::SamePlace { services: [one, other] } => write!(
                 f,
@@ -76,7 +76,7 @@ impl fmt::Display for StartError {
             StartError::Relay(error) => error.fmt(f),
             StartError::Bind(error) => error.fmt(f),
             StartError::Listeners => {
-                f.write_str("more listening addresses than a helper can have: use fewer")
+                f.write_str("too many listening addresses (listen, link_listen): use at most 65,536")
             }
             StartError::Port(PortError::Metrics { address, error }) => {
                 write!(
@@ -88,8 +88,8 @@ impl fmt::Display for StartError {
                 write!(f, "cannot serve status at {}: {error}", path.display())?;
                 match error.kind() {
                     io::ErrorKind::AddrInUse => f.write_str(
-                        "; another helper answers there, or there is something that is no socket: name \
-                         another path, or remove it",
+                        "; another helper answers there, or the path is not a socket: name another path, or \
+                         remove the file",
                     ),
                     io::ErrorKind::NotFound => f.write_str("; create its directory"),
                     _ => Ok(()),

@@ -1,5 +1,5 @@
-//! A server for tests: echoes what comes over its links, on a thread of its own.
-#![allow(dead_code)] // each test program uses a part of it
+//! An echo server for links, on a separate thread.
+#![allow(dead_code)] // each test program uses only a part
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use spillway_batch::{Fresh, Id, Limits, Role, Scratch, ServerConfig, ServerEvent
 use spillway_net::{Clock, Config, Context, Listeners, Remote};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
-/// Bytes of a link that may be under way.
+/// Bytes that a peer may send ahead on a link.
 const LINK_GRANT: u32 = 1 << 20;
 
 pub fn helper_key() -> Key {
@@ -35,9 +35,9 @@ impl EchoServer {
         EchoServer::start_at("127.0.0.1:0".parse().expect("an address"))
     }
 
-    /// At a given address: a server that is restarted.
+    /// Starts at a given address, for a restart of the server.
     pub fn start_at(address: SocketAddr) -> EchoServer {
-        // Links carry as many clients as tests want; the kernel's queue is not what they test.
+        // Large enough never to be the limit in a test.
         let config = Config { queued_bytes_max: 64 << 20, ..Config::default() };
         let deadline = Instant::now() + Duration::from_secs(20);
         let bound = loop {
@@ -56,14 +56,14 @@ impl EchoServer {
         EchoServer { address, remote, thread }
     }
 
-    /// Whether requests are echoed; otherwise they are only read.
+    /// Sets whether to echo requests. Otherwise they are only read.
     pub fn set_echo(&self, on: bool) {
-        self.remote.run(move |_, app, _| app.echo = on).expect("it runs");
+        self.remote.run(move |_, app, _| app.echo = on).expect("the server runs");
     }
 
     pub fn connections(&self) -> usize {
         let count = |_, app: &mut LinkEcho, _: &mut _| app.links.values().map(ServerLink::connections).sum();
-        self.remote.ask(count).expect("it runs")
+        self.remote.ask(count).expect("the server runs")
     }
 }
 
@@ -78,7 +78,7 @@ pub struct LinkEcho {
     config: Arc<ServerConfig>,
     local: SocketAddr,
     links: BTreeMap<Conn, ServerLink>,
-    /// Replies that had no credit; their requests are not consumed yet, which bounds them.
+    /// Replies without credit. Their size is bounded, because their requests count as not consumed.
     waiting: BTreeMap<(Conn, Id), Vec<u8>>,
     nonces: u8,
     echo: bool,
@@ -122,7 +122,7 @@ impl LinkEcho {
                     return out.grant(conn, u32::try_from(bytes.len()).expect("within the grant"));
                 }
                 Err(_) => {
-                    // The last words say why.
+                    // Sends the reason for the end of the link.
                     link.flush(now).map(|chunk| out.send_chunk(conn, chunk));
                     self.links.remove(&conn);
                     return out.finish(conn);
@@ -181,11 +181,11 @@ impl Application for LinkEcho {
     }
 }
 
-/// Waits for a condition.
+/// Waits until a condition holds, at most 30 s.
 pub fn wait(what: &str, mut until: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !until() {
-        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        assert!(Instant::now() < deadline, "timeout: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -196,7 +196,7 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Sends bytes that only this call sends, and wants them back.
+/// Sends bytes that differ for each `seed`, and expects them back.
 pub fn echo(stream: &mut TcpStream, seed: usize, length: usize) {
     let bytes: Vec<u8> =
         (0..length).map(|i| (i.wrapping_mul(31) ^ seed.wrapping_mul(131)).to_le_bytes()[0]).collect();
@@ -206,7 +206,7 @@ pub fn echo(stream: &mut TcpStream, seed: usize, length: usize) {
     assert_eq!(back, bytes);
 }
 
-/// Whether a client is served; otherwise it is refused, or reset.
+/// Whether a new client is served, not refused or reset.
 pub fn is_served(address: SocketAddr) -> bool {
     let Ok(mut stream) = TcpStream::connect(address) else { return false };
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");

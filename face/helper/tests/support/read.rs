@@ -1,11 +1,11 @@
-//! Strict readers: what they take, every program that reads these formats takes, and in the same way.
+//! Strict readers of JSON and YAML: they accept only texts that all readers of these formats understand alike.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// JSON, without a key that comes twice: readers disagree about which one counts.
+/// Reads JSON. Refuses a key that comes twice, because readers disagree about which value counts.
 pub fn json(text: &str) -> Value {
     let Unique(value) = serde_json::from_str(text).expect("JSON");
     value
@@ -71,8 +71,8 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 }
 
-/// The part of YAML that needs no parser of the whole: maps and lists by indentation, and texts on one line. Whatever
-/// else YAML has (anchors, flows, folded texts, numbers that look like texts) is a panic.
+/// Reads a subset of YAML: maps and lists by indentation, and texts on one line. Panics on everything else, such as
+/// anchors, flows, folded texts and numbers that look like texts.
 pub fn yaml(text: &str) -> Value {
     let mut lines: Vec<(usize, &str)> = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#')) {
@@ -81,17 +81,17 @@ pub fn yaml(text: &str) -> Value {
         lines.push((line.len() - content.len(), content));
     }
     let (value, rest) = block(lines);
-    assert!(rest.is_empty(), "beside everything else: {rest:?}");
+    assert!(rest.is_empty(), "indented less than the first line: {rest:?}");
     value
 }
 
-/// Reads what is indented as the first line, and returns the lines after it.
+/// Reads the lines with the indentation of the first one, and returns the remaining lines.
 fn block(mut lines: Vec<(usize, &str)>) -> (Value, Vec<(usize, &str)>) {
     let indent = lines.first().expect("something").0;
     if lines[0].1.starts_with("- ") {
         let mut items = Vec::new();
         while lines.first().is_some_and(|(at, content)| *at == indent && content.starts_with("- ")) {
-            // An item is a block that begins two columns further.
+            // An item is a block that begins two columns to the right.
             lines[0] = (indent + 2, &lines[0].1[2..]);
             let (item, rest) = block(lines);
             items.push(item);
@@ -126,7 +126,7 @@ fn scalar(text: &str) -> String {
         return inside.replace("''", "'");
     }
     if text.starts_with('"') {
-        // Its escapes are YAML's, too.
+        // JSON's escapes have the same meaning in YAML.
         return serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"));
     }
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);

@@ -1,4 +1,4 @@
-//! The socket's file, and askers of all manners.
+//! The socket's file, and the limits on connections.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,7 +9,7 @@ use super::*;
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// A directory of one test, removed with it.
+/// A temporary directory, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -32,39 +32,39 @@ impl Drop for Scratch {
     }
 }
 
-fn serving(path: &Path, bounds: Bounds) -> AdminServer {
+fn serve(path: &Path, bounds: Bounds) -> AdminServer {
     let server = AdminServer::bind(path, None).unwrap();
     server.serve(bounds, |line, _| format!("<{line}>"), |why| format!("no: {why}")).unwrap();
     server
 }
 
 #[test]
-fn the_file_is_for_owner_and_group_and_is_cleaned_up() {
+fn the_file_has_mode_0660_and_is_removed_on_drop() {
     let scratch = Scratch::new();
     let path = scratch.path("a.sock");
-    let server = serving(&path, Bounds::default());
+    let server = serve(&path, Bounds::default());
     assert_eq!(fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
     assert_eq!(ask(&path, "hello", LONG).unwrap(), "<hello>");
     assert_eq!(ask(&path, "", LONG).unwrap(), "<>");
-    let error = AdminServer::bind(&path, None).expect_err("somebody answers");
+    let error = AdminServer::bind(&path, None).expect_err("another server answers");
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     drop(server);
     assert!(!path.exists());
 }
 
 #[test]
-fn what_was_left_is_replaced_and_what_is_no_socket_is_not() {
+fn only_a_socket_without_a_server_is_replaced() {
     let scratch = Scratch::new();
     let path = scratch.path("a.sock");
     drop(UnixListener::bind(&path).unwrap());
-    drop(AdminServer::bind(&path, None).expect("nobody answers there"));
+    drop(AdminServer::bind(&path, None).expect("no server answers at the old socket"));
 
     fs::write(&path, "a file").unwrap();
     assert_eq!(AdminServer::bind(&path, None).expect_err("a file").kind(), io::ErrorKind::AddrInUse);
     assert_eq!(fs::read_to_string(&path).unwrap(), "a file");
     fs::remove_file(&path).unwrap();
 
-    // Neither the link nor what it names is touched, be it a dead socket or nothing at all.
+    // A symbolic link and its target stay, whether the target is a dead socket or does not exist.
     let target = scratch.path("target");
     drop(UnixListener::bind(&target).unwrap());
     for target in [target.clone(), scratch.path("nothing")] {
@@ -77,33 +77,33 @@ fn what_was_left_is_replaced_and_what_is_no_socket_is_not() {
 }
 
 #[test]
-fn a_file_that_is_somebody_elses_by_now_is_not_removed() {
+fn drop_keeps_a_file_that_another_server_has_created() {
     let scratch = Scratch::new();
     let path = scratch.path("a.sock");
     let first = AdminServer::bind(&path, None).unwrap();
     fs::remove_file(&path).unwrap();
-    let second = serving(&path, Bounds::default());
+    let second = serve(&path, Bounds::default());
     drop(first);
     assert_eq!(ask(&path, "still", LONG).unwrap(), "<still>");
     drop(second);
 }
 
 #[test]
-fn askers_are_bounded_in_bytes_time_and_number() {
+fn connections_are_bounded_in_bytes_time_and_number() {
     let scratch = Scratch::new();
     let path = scratch.path("a.sock");
     let bounds = Bounds { request_bytes: 100, patience: Duration::from_millis(300), askers: 2 };
-    let _server = serving(&path, bounds);
+    let _server = serve(&path, bounds);
     assert!(ask(&path, &"x".repeat(200), LONG).unwrap().contains("too long"));
-    let said = |bytes: &[u8]| {
+    let answer_to = |bytes: &[u8]| {
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(bytes).unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).map(|_| text).unwrap()
     };
-    assert!(said(b"\xff\xfe\n").contains("not text"));
-    assert!(said(b"half a line").contains("in time"));
-    // Two that say nothing; the third is told at once, and served when they are gone.
+    assert!(answer_to(b"\xff\xfe\n").contains("not UTF-8"));
+    assert!(answer_to(b"half a line").contains("in time"));
+    // Two silent connections reach the limit: a third is refused at once, and served after they have timed out.
     let silent = [(); 2].map(|()| UnixStream::connect(&path).unwrap());
     let deadline = Instant::now() + LONG;
     loop {
@@ -119,7 +119,7 @@ fn askers_are_bounded_in_bytes_time_and_number() {
 }
 
 #[test]
-fn who_answers_is_said_when_nobody_does() {
+fn asking_without_a_server_is_an_error() {
     let scratch = Scratch::new();
     assert_eq!(ask(&scratch.path("none"), "x", LONG).unwrap_err().kind(), io::ErrorKind::NotFound);
     let path = scratch.path("dead");
@@ -137,15 +137,15 @@ fn who_is_not_in_the_admin_group_reads_only() {
     // The daemon's own user operates, root or not.
     assert_eq!(ask(&path, "", LONG).unwrap(), "Operate");
 
-    let desk = |operators| Desk {
+    let handler = |operators| Handler {
         bounds: Bounds::default(),
         operators,
         answer: Box::new(|_, _| String::new()),
         refusal: Box::new(|_| String::new()),
-        askers: AtomicU32::new(0),
+        connections: AtomicU32::new(0),
         closed: Arc::default(),
     };
     let (stream, _other) = UnixStream::pair().unwrap();
-    assert_eq!(desk(None).rights(&stream), Rights::Operate);
-    assert_eq!(desk(Some(u32::MAX)).rights(&stream), Rights::Operate, "the own user");
+    assert_eq!(handler(None).rights(&stream), Rights::Operate);
+    assert_eq!(handler(Some(u32::MAX)).rights(&stream), Rights::Operate, "the own user");
 }

@@ -1,4 +1,4 @@
-//! What is read, what is refused and where, and the reference beside both.
+//! Reading, refusing and showing configurations, and their agreement with the reference.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +9,9 @@ use super::*;
 use crate::config::reference::is_toml;
 use crate::config::schema::SECTIONS;
 use crate::contexts::{Threads, net_config};
-use crate::listeners::Places;
+use crate::listeners::ListenerTable;
 
-const LEAST: &str = "[service.cache]\nserver = \"127.0.0.1:11411\"\nlisten = [\"127.0.0.1:11211\"]\n";
+const MINIMAL: &str = "[service.cache]\nserver = \"127.0.0.1:11411\"\nlisten = [\"127.0.0.1:11211\"]\n";
 
 const ETCD: &str = "register = \"etcd:http://10.0.0.1:2379/a/\"";
 
@@ -19,7 +19,7 @@ fn read(text: &str) -> Result<HelperConfig, Vec<Problem>> {
     read_text(text, &Reading { base: PathBuf::new(), keys: false })
 }
 
-/// `line:column: what` of the only problem.
+/// The only error, as `line:column: what`.
 fn problem(text: &str) -> String {
     let problems = read(text).expect_err(text);
     assert_eq!(problems.len(), 1, "{text}: {problems:?}");
@@ -28,7 +28,7 @@ fn problem(text: &str) -> String {
 
 #[test]
 fn a_short_file_has_the_defaults() {
-    let config = read(LEAST).unwrap();
+    let config = read(MINIMAL).unwrap();
     let default = HelperConfig::new(config.services.clone());
     let default = HelperConfig { socket: Some(crate::usual_socket()), ..default };
     assert_eq!(config.to_string(), default.to_string());
@@ -40,25 +40,24 @@ fn a_short_file_has_the_defaults() {
 }
 
 #[test]
-fn only_regular_files_of_a_configurations_length_are_read() {
+fn files_that_are_too_long_or_not_regular_are_refused() {
     let read = |path: &Path| read_file(path, false).expect_err("not a configuration").to_string();
     assert!(read(Path::new("/dev/zero")).contains("is not a regular file"));
     let directory = std::env::temp_dir().join(format!("spillway-config-files-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
     let (fifo, long) = (directory.join("fifo"), directory.join("long.toml"));
     rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
-    assert!(read(&fifo).contains("is not a regular file"), "and it does not wait for a writer");
+    assert!(read(&fifo).contains("is not a regular file"), "without waiting for a writer");
     fs::write(&long, "#".repeat(1 << 21)).unwrap();
     assert!(read(&long).contains("has more than 1048576 bytes"));
     fs::remove_dir_all(directory).unwrap();
 }
 
-/// A key that is missing here would be missing from `check --show`, and from what a reload says it has changed.
+/// `check --show` and the changes that a reload reports use the shown text.
 #[test]
 fn every_key_of_the_reference_is_shown() {
-    let shown = read(LEAST).unwrap().to_string();
+    let shown = read(MINIMAL).unwrap().to_string();
     let keys = SECTIONS.iter().flat_map(|section| section.entries).map(|entry| entry.key);
-    // Only shown where they are given.
     let optional = ["register", "advertise", "ca_file", "cert_file", "key_file", "user", "password_file"];
     for key in keys.filter(|key| !optional.contains(key)) {
         let comment = match key {
@@ -73,7 +72,7 @@ fn every_key_of_the_reference_is_shown() {
 #[test]
 fn a_change_of_require_encryption_is_shown() {
     let read = |required| {
-        let mut config = read(LEAST).unwrap();
+        let mut config = read(MINIMAL).unwrap();
         config.services[0].require_encryption = required;
         config.to_string()
     };
@@ -87,7 +86,7 @@ fn the_longest_times_are_those_that_the_kernel_takes() {
          connect_timeout = \"60s\"\n",
     );
     let (config, threads) = (config.unwrap(), Threads::new(1));
-    let plan = Places::default().plan(&config, 1, &net_config(&config, &threads));
+    let plan = ListenerTable::default().plan(&config, 1, &net_config(&config, &threads));
     assert_eq!(plan.expect("sockets with these settings").new.len(), 1);
 }
 
@@ -100,7 +99,7 @@ fn a_batch_waits_for_a_quarter_of_the_sla_unless_a_bound_is_given() {
             value => format!("{key} = \"{value}\"\n"),
         };
         let batch = format!("[service.cache.batch]\npolicy = \"following\"\n{}", line("max_delay", bound));
-        let config = read(&format!("{LEAST}\n{}{batch}", line("sla", sla))).unwrap();
+        let config = read(&format!("{MINIMAL}\n{}{batch}", line("sla", sla))).unwrap();
         let max_delay = Duration::from_micros(expected_us);
         assert_eq!(config.services[0].policy, PolicyKind::Following { max_delay, max_bytes });
         let again = read(&config.to_string()).unwrap();
@@ -109,7 +108,7 @@ fn a_batch_waits_for_a_quarter_of_the_sla_unless_a_bound_is_given() {
             (config.services[0].sla, config.services[0].policy)
         );
     }
-    assert!(read(&format!("{LEAST}\nsla = \"1us\"\n")).is_err());
+    assert!(read(&format!("{MINIMAL}\nsla = \"1us\"\n")).is_err());
 }
 
 #[test]
@@ -124,7 +123,7 @@ fn every_policy_of_batching_is_read_and_shown() {
     ];
     for (name, policy) in policies {
         let batch = format!("policy = \"{name}\"\nmax_delay = \"300us\"\nmax_bytes = \"32KiB\"\n");
-        let config = read(&format!("{LEAST}\n[service.cache.batch]\n{batch}")).unwrap();
+        let config = read(&format!("{MINIMAL}\n[service.cache.batch]\n{batch}")).unwrap();
         assert_eq!(config.services[0].policy, policy);
         let shown = config.to_string();
         assert!(shown.contains(&format!("policy = \"{name}\"")), "{shown}");
@@ -207,12 +206,11 @@ fn every_key_is_read() {
         password_file: path("password"),
     };
     assert_eq!(config.etcd, etcd);
-    // The text has every key that the reference has, and no other.
     let named: BTreeSet<&str> =
         text.lines().filter_map(|line| Some(line.split_once(" = ")?.0.trim())).collect();
     let all: BTreeSet<&str> = SECTIONS.iter().flat_map(|s| s.entries).map(|entry| entry.key).collect();
-    assert_eq!(named, all);
-    // What is shown can be read again, and means the same. (Its keys are not told, so they are missing.)
+    assert_eq!(named, all, "the keys of the text are those of the reference");
+    // The shown text can be read again, with the same result. Secret keys are not shown, so the test adds some.
     let shown = config
         .to_string()
         .replace("listen = [", "key_files = [\"x\"]\nclient_key_files = [\"x\"]\nlisten = [");
@@ -229,23 +227,23 @@ fn defaults_of_the_reference_are_those_in_force() {
         let given = section.entries.iter().filter(|entry| is_toml(entry.default));
         given.for_each(|entry| text += &format!("{} = {}\n", entry.key, entry.default));
     }
-    let place = "[service.cache]\n";
-    let least = LEAST.strip_prefix(place).unwrap();
-    let told = read(&text.replace(place, &format!("{place}{least}")));
-    assert_eq!(told.unwrap().to_string(), read(LEAST).unwrap().to_string());
+    let header = "[service.cache]\n";
+    let minimal = MINIMAL.strip_prefix(header).unwrap();
+    let config = read(&text.replace(header, &format!("{header}{minimal}")));
+    assert_eq!(config.unwrap().to_string(), read(MINIMAL).unwrap().to_string());
 }
 
 #[test]
 fn problems_have_line_column_and_a_next_step() {
-    let with = |more: &str| format!("{LEAST}{more}\n");
-    let helper = |line: &str| format!("[helper]\n{line}\n{LEAST}");
+    let with = |more: &str| format!("{MINIMAL}{more}\n");
+    let helper = |line: &str| format!("[helper]\n{line}\n{MINIMAL}");
     let cases = [
         ("".to_owned(), "1:1: no service"),
         ("[helper".to_owned(), "1:"),
         ("[service.cache]\nlisten = [\":1\"]".to_owned(), "1:10: server is missing"),
         ("[service.cache]\nserver = \"127.0.0.1:1\"".to_owned(), "1:10: no port for clients"),
         (with("max_dely = 1"), "4:1: unknown field `max_dely`, expected"),
-        (format!("[halper]\n{LEAST}"), "1:2: unknown field `halper`, did you mean `helper`?"),
+        (format!("[halper]\n{MINIMAL}"), "1:2: unknown field `halper`, did you mean `helper`?"),
         (with("[service.cache.batch]\ndelay = \"1s\""), "5:1: unknown field `delay`, expected"),
         (
             with("[service.cache.batch]\nmax_dely = \"1s\""),
@@ -261,30 +259,27 @@ fn problems_have_line_column_and_a_next_step() {
         (with("when_server_down = \"wait\""), "4:20: give \"refuse\""),
         (with("clients = [\"10.0.0.0/8\", \"10.0.0.1/8\"]"), "4:26: address bits are set after"),
         (with("clients = \"10.0.0.0/8\""), "4:11: invalid type"),
-        (
-            with("link_listen = [\"127.0.0.1:11211\"]"),
-            "4:16: 127.0.0.1:11211 is used twice, by another listen",
-        ),
+        (with("link_listen = [\"127.0.0.1:11211\"]"), "4:16: 127.0.0.1:11211 is already used by listen"),
         (with("link_listen = [\"0.0.0.0:11411\"]"), "4:15: library clients of other hosts"),
         (with("register = \"consul:x\"\nlink_listen = [\"127.0.0.1:1\"]"), "4:12: \"consul:x\" names no"),
         (with("register = \"dns:a:1\"\nlink_listen = [\"127.0.0.1:1\"]"), "4:12: \"dns:a:1\" names no"),
-        (with(ETCD), "4:12: clients that find this helper"),
+        (with(ETCD), "4:12: register needs link_listen"),
         (with(&format!("{ETCD}\nlink_listen = [\"127.0.0.1:0\"]")), "4:12: advertise is missing"),
         (with(&format!("{ETCD}\nlink_listen = [\"127.0.0.1:1\", \"127.0.0.2:1\"]")), "4:12: advertise is"),
         (with(&format!("{ETCD}\nadvertise = \"0.0.0.0:1\"")), "5:13: clients cannot connect"),
-        (with("advertise = \"10.0.0.9:1\""), "4:13: nobody is told"),
+        (with("advertise = \"10.0.0.9:1\""), "4:13: advertise needs register"),
         (with("[service.cache.batch]\npolicy = \"none\""), "5:10: give \"adaptive\""),
         (with("[service.cache.batch]\nmax_bytes = \"64KB\""), "5:13: give a size with its unit"),
         (with("[service.cache.batch]\nconnection_buffer = \"1GiB\""), "5:21: give a size from 4KiB to 16MiB"),
         (with("[service.\"a b\"]\nserver=\"1\"\nlisten=[\"2\"]"), "4:10: a service's name"),
         (with("server = \"127.0.0.1:1\""), "4:1: duplicate key"),
         (
-            LEAST.replace("127.0.0.1:11411", "10.0.0.5:11411"),
+            MINIMAL.replace("127.0.0.1:11411", "10.0.0.5:11411"),
             "2:10: a server on another host needs key_files",
         ),
-        (LEAST.replace("127.0.0.1:11411", "10.0.0.5"), "2:10: 10.0.0.5 has no port"),
-        (LEAST.replace("127.0.0.1:11411", "no.such.host.invalid:1"), "2:10: cannot look up"),
-        (LEAST.replace("127.0.0.1:11211", "nowhere"), "3:11: nowhere has no port"),
+        (MINIMAL.replace("127.0.0.1:11411", "10.0.0.5"), "2:10: 10.0.0.5 has no port"),
+        (MINIMAL.replace("127.0.0.1:11411", "no.such.host.invalid:1"), "2:10: cannot look up"),
+        (MINIMAL.replace("127.0.0.1:11211", "nowhere"), "3:11: nowhere has no port"),
         (helper("engine = \"xdp\""), "2:10: this version has no xdp engine"),
         (helper("engine = \"dpdk\""), "2:10: give \"sockets\" or \"auto\""),
         (helper("threads = -1"), "2:11: give a whole number from 0 to 1024"),
@@ -292,7 +287,7 @@ fn problems_have_line_column_and_a_next_step() {
         (helper("socket = \"helper.sock\""), "2:10: give an absolute path"),
         (helper("admin_group = \"none-such\""), "2:15: there is no group \"none-such\" on this host"),
         (helper("metrics = \"nowhere\""), "2:11: nowhere has no port"),
-        (helper("metrics = \"127.0.0.1:11211\""), "5:11: 127.0.0.1:11211 is used twice, by another metrics"),
+        (helper("metrics = \"127.0.0.1:11211\""), "5:11: 127.0.0.1:11211 is already used by metrics"),
         (helper("name = \"my helper\""), "2:8: a name has"),
         (helper("max_connections = 0"), "2:19: give a whole number from 1"),
         (helper("max_memory = \"1KiB\""), "2:14: give a size from 1MiB"),
@@ -302,24 +297,24 @@ fn problems_have_line_column_and_a_next_step() {
         (helper("network = \"10G\""), "2:11: give a rate with its unit"),
         (helper("network = \"0Gbit\""), "2:11: give a rate above 0"),
         (helper("shed_above = 101"), "2:14: give a whole number from 0 to 100"),
-        (helper("shed_above = 30"), "2:14: 30 % is no overload"),
+        (helper("shed_above = 30"), "2:14: 30 % is not an overload"),
         (helper("shed_until = 95"), "2:14: give less than shed_above, which is 95"),
     ];
     for (text, expected) in cases {
-        let told = problem(&text);
-        assert!(told.starts_with(expected), "{text}\nsays  {told}\nwants {expected}");
+        let problem = problem(&text);
+        assert!(problem.starts_with(expected), "{text}\nproblem:  {problem}\nexpected: {expected}");
     }
 }
 
 #[test]
-fn all_problems_are_told_at_once_in_order() {
+fn all_problems_are_reported_ordered_by_line() {
     let text = "[helper]\nthreads = -1\n[service.a]\nserver = \"x\"\nlisten = [\":y\"]\nprotocol = 3\n";
     let lines: Vec<usize> = read(text).unwrap_err().iter().map(|problem| problem.line).collect();
     assert_eq!(lines, [2, 4, 5, 6]);
 }
 
 #[test]
-fn key_files_are_found_read_and_blamed() {
+fn key_files_are_found_and_read_and_errors_have_their_position() {
     use std::os::unix::fs::PermissionsExt;
     let base = std::env::temp_dir().join(format!("spillway-config-{}", std::process::id()));
     fs::create_dir(&base).unwrap();
@@ -327,12 +322,12 @@ fn key_files_are_found_read_and_blamed() {
         fs::write(base.join(name), Key::from_secret([byte; 32]).to_text().as_bytes()).unwrap();
         fs::set_permissions(base.join(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
-    let text = format!("{LEAST}key_files = [\"new.key\", \"{}\"]\n", base.join("old.key").display());
+    let text = format!("{MINIMAL}key_files = [\"new.key\", \"{}\"]\n", base.join("old.key").display());
     let reading = Reading { base: base.clone(), keys: true };
     let config = read_text(&text, &reading).unwrap();
     let ids: Vec<_> = config.services[0].keys.iter().map(Key::id).collect();
     assert_eq!(ids, [2, 1].map(|byte| Key::from_secret([byte; 32]).id()));
-    let text = format!("{LEAST}client_key_files = [\"new.key\", \"none.key\"]\n");
+    let text = format!("{MINIMAL}client_key_files = [\"new.key\", \"none.key\"]\n");
     let problems = read_text(&text, &reading).unwrap_err();
     assert_eq!((problems[0].line, problems[0].column), (4, 32));
     assert!(problems[0].what.contains("spillway key new"), "{problems:?}");
@@ -340,15 +335,15 @@ fn key_files_are_found_read_and_blamed() {
 }
 
 #[test]
-fn a_file_that_is_none_is_said() {
+fn a_file_that_cannot_be_read_is_an_error() {
     let error = read_file(Path::new("/no/such/helper.toml"), true).unwrap_err().to_string();
     assert!(error.starts_with("/no/such/helper.toml: cannot be read"), "{error}");
     assert!(read_file(Path::new("/"), true).is_err());
 }
 
-/// Words that a file may have, in any order: far more of it is understood than of any text.
-fn words() -> impl Strategy<Value = String> {
-    let word = prop::sample::select(vec![
+/// Tokens of configurations in random order: the parser accepts more of them than of random text.
+fn tokens() -> impl Strategy<Value = String> {
+    let token = prop::sample::select(vec![
         "[helper]\n",
         "[service.a]\n",
         "[service.a.batch]\n",
@@ -386,17 +381,17 @@ fn words() -> impl Strategy<Value = String> {
         "\\",
         "\u{0}",
     ]);
-    prop::collection::vec(word, 0..40).prop_map(|words| words.concat())
+    prop::collection::vec(token, 0..40).prop_map(|tokens| tokens.concat())
 }
 
 proptest! {
     #[test]
-    fn any_text_is_taken_or_refused(text in "\\PC{0,400}") {
+    fn any_text_is_read_or_refused_without_a_panic(text in "\\PC{0,400}") {
         let _ = read(&text);
     }
 
     #[test]
-    fn any_words_are_taken_or_refused_with_places(text in words()) {
+    fn errors_in_any_tokens_have_a_line_of_the_text(text in tokens()) {
         if let Err(problems) = read(&text) {
             prop_assert!(!problems.is_empty());
             let lines = text.lines().count() + 2;

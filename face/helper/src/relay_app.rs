@@ -1,4 +1,4 @@
-//! A relay with its notices taken: the application of one network thread.
+//! The application of one network thread: a relay whose notices go to the log.
 
 use std::net::SocketAddr;
 
@@ -8,17 +8,16 @@ use spillway_transport::{Application, Conn, Event, HostLimit, Time, Transport};
 
 use crate::log::{Entry, Log};
 
-/// The relay of one thread.
-pub struct Relaying {
+pub struct RelayApp {
     pub relay: Relay,
     pub thread: usize,
     pub log: Log,
-    /// Notices that the log had no room for.
-    pub not_logged: u64,
+    /// Notices dropped because the log was full.
+    pub notices_dropped: u64,
 }
 
-impl Relaying {
-    /// Tells the relay what its thread, this one, has used.
+impl RelayApp {
+    /// Gives the relay the CPU time of the calling thread, which must be the relay's.
     fn measure(&mut self, now: Time) {
         if self.relay.wants_measure(now) {
             self.relay.measured(now, thread_cpu());
@@ -26,7 +25,7 @@ impl Relaying {
     }
 }
 
-impl Application for Relaying {
+impl Application for RelayApp {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         self.relay.handle(now, conn, event, out);
     }
@@ -47,7 +46,7 @@ impl Application for Relaying {
         question: &[u8],
         answer: &mut [u8],
     ) -> usize {
-        // The thread may have slept for long: what was measured before is of no use.
+        // The last measurement is old if the thread has slept for long.
         self.measure(now);
         self.relay.handle_question(now, listener, from, question, answer)
     }
@@ -56,7 +55,7 @@ impl Application for Relaying {
         self.measure(now);
         self.relay.end_of_turn(now, out);
         while let Some(notice) = self.relay.poll_notice() {
-            self.not_logged += u64::from(!self.log.put(Entry::Relay { thread: self.thread, notice }));
+            self.notices_dropped += u64::from(!self.log.put(Entry::Relay { thread: self.thread, notice }));
         }
     }
 

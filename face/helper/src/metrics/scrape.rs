@@ -1,56 +1,55 @@
-//! What samples are taken from: one look at a helper.
+//! The status of a helper from which the samples of one scrape are computed.
 
 use spillway_metrics::Family;
 use spillway_relay::ServiceStatus;
 
 use crate::distribution::Distribution;
-use crate::registering::RegistrationStatus;
-use crate::status::{self, HelperStatus, Part};
+use crate::registration::RegistrationStatus;
+use crate::status::{self, HelperStatus, ThreadStatus};
 
-/// What a helper is doing, and what each of its network threads answered.
 #[derive(Debug)]
-pub(crate) struct Told {
-    /// The sum of all threads.
+pub(crate) struct Scrape {
+    /// Sum over all threads.
     pub(super) status: HelperStatus,
-    /// Under their numbers, as labels want them.
-    contexts: Vec<(String, Part)>,
-    /// Context and place there of each service: of one service all contexts follow each other.
+    /// Threads with their numbers as label values.
+    contexts: Vec<(String, ThreadStatus)>,
+    /// Indexes of context and service in `contexts`, sorted by the service's name.
     services: Vec<(usize, usize)>,
 }
 
-pub(super) fn flag(is_so: bool) -> f64 {
-    f64::from(u8::from(is_so))
+pub(super) fn flag(is_set: bool) -> f64 {
+    f64::from(u8::from(is_set))
 }
 
-impl Told {
-    /// What each network thread answered, under its number; `status` is the sum of it.
-    pub(crate) fn new(status: HelperStatus, parts: Vec<(usize, Part)>) -> Told {
-        let contexts: Vec<(String, Part)> =
-            parts.into_iter().map(|(n, part)| (n.to_string(), part)).collect();
+impl Scrape {
+    /// `status` is the sum of `threads`, which have their numbers.
+    pub(crate) fn new(status: HelperStatus, threads: Vec<(usize, ThreadStatus)>) -> Scrape {
+        let contexts: Vec<(String, ThreadStatus)> =
+            threads.into_iter().map(|(n, thread)| (n.to_string(), thread)).collect();
         let mut services: Vec<(usize, usize)> = Vec::new();
-        for (context, (_, part)) in contexts.iter().enumerate() {
-            services.extend((0..part.status.services.len()).map(|service| (context, service)));
+        for (context, (_, thread)) in contexts.iter().enumerate() {
+            services.extend((0..thread.status.services.len()).map(|service| (context, service)));
         }
         services.sort_by_key(|&(context, service)| &contexts[context].1.status.services[service].name);
-        Told { status, contexts, services }
+        Scrape { status, contexts, services }
     }
 
-    /// Each service of each thread, with the labels of both.
+    /// Each service on each thread, with the labels `service` and `context`.
     fn services(&self) -> impl Iterator<Item = ([&str; 2], &ServiceStatus)> {
         self.services.iter().map(|&(context, service)| {
-            let (label, part) = &self.contexts[context];
-            let service = &part.status.services[service];
+            let (label, thread) = &self.contexts[context];
+            let service = &thread.status.services[service];
             ([&*service.name, &**label], service)
         })
     }
 
-    pub(super) fn each_context(&self, family: &mut Family<'_>, value: fn(&Part) -> f64) {
-        self.contexts.iter().for_each(|(context, part)| family.sample(&[context], value(part)));
+    pub(super) fn each_context(&self, family: &mut Family<'_>, value: fn(&ThreadStatus) -> f64) {
+        self.contexts.iter().for_each(|(context, thread)| family.sample(&[context], value(thread)));
     }
 
     pub(super) fn each_load(&self, family: &mut Family<'_>) {
-        for (context, part) in &self.contexts {
-            let load = part.status.load;
+        for (context, thread) in &self.contexts {
+            let load = thread.status.load;
             for (resource, share) in [
                 ("cpu", load.cpu),
                 ("network", load.network),
@@ -63,12 +62,12 @@ impl Told {
         }
     }
 
-    /// One figure for each service and thread.
+    /// One sample for each service and thread.
     pub(super) fn each(&self, family: &mut Family<'_>, value: fn(&ServiceStatus) -> u64) {
         self.services().for_each(|(labels, service)| family.count(&labels, value(service)));
     }
 
-    /// Several for each service and thread, told apart by the third label.
+    /// `N` samples for each service and thread, which differ in a third label.
     pub(super) fn split<const N: usize>(
         &self,
         family: &mut Family<'_>,
@@ -81,7 +80,7 @@ impl Told {
         }
     }
 
-    /// The same of figures that are no whole numbers.
+    /// As [`split`](Self::split), for fractions.
     pub(super) fn split_exactly<const N: usize>(
         &self,
         family: &mut Family<'_>,
@@ -102,8 +101,8 @@ impl Told {
         }
     }
 
-    /// All threads together: with one histogram each, a large host would tell tens of thousands of lines. `unit`: what
-    /// values are divided by.
+    /// One histogram for each service over all threads, because one for each thread would be tens of thousands of lines
+    /// on a large host. Divides values by `unit`.
     pub(super) fn distributions(
         &self,
         family: &mut Family<'_>,

@@ -1,4 +1,4 @@
-//! Where library clients are told of this helper, as long as it serves them.
+//! Registers a helper's services in etcd while it serves them, so that library clients find it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,20 +11,20 @@ use tracing::{error, info, warn};
 
 use crate::config::HelperConfig;
 
-/// How a service's registration stands. In JSON fields may be added.
+/// State of a service's registration. Later versions may add fields to the JSON form.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegistrationStatus {
-    /// Where, as configured.
+    /// The configured prefix in etcd.
     pub place: String,
-    /// The address that clients are told.
+    /// The registered address, to which clients connect.
     pub link: String,
-    /// For how long it has been there, in milliseconds; none: it is not, as far as is known.
+    /// Time since the registration, in milliseconds; `None` if not registered as far as the helper knows.
     pub registered_ms: Option<u64>,
-    /// Why the last attempt failed, if it did.
+    /// Error of the last attempt, if it failed.
     pub error: Option<String>,
-    /// How often it was written since the helper's start.
+    /// Times that the registration was written since the helper's start.
     pub registrations: u64,
-    /// Attempts that failed since then.
+    /// Attempts that failed since the helper's start.
     pub failures: u64,
 }
 
@@ -38,7 +38,6 @@ impl fmt::Display for RegistrationStatus {
     }
 }
 
-/// The registrations of a helper's services.
 #[derive(Debug, Default)]
 pub(crate) struct Registrars {
     all: Mutex<BTreeMap<String, Registered>>,
@@ -47,31 +46,31 @@ pub(crate) struct Registrars {
 #[derive(Debug, Default)]
 struct Registered {
     current: Option<(Registration, Registrar)>,
-    /// Those that are to be waited for at the end.
-    leaving: Vec<Registrar>,
-    /// Of those before.
+    /// Registrars whose withdrawal may not have ended.
+    withdrawing: Vec<Registrar>,
+    // Totals of former registrars.
     registrations: u64,
     failures: u64,
 }
 
 impl Registrars {
-    /// Registers what is to be registered, and nothing else. What has not changed stays.
+    /// Registers the services of a configuration, and withdraws all others. Unchanged registrations stay.
     pub(crate) fn put_in_force(&self, config: &HelperConfig) {
         let mut all = self.all();
-        let is_wanted = |name: &String| config.services.iter().any(|service| service.name == *name);
-        all.iter_mut().filter(|(name, _)| !is_wanted(name)).for_each(|(_, gone)| gone.withdraw());
+        let is_configured = |name: &String| config.services.iter().any(|service| service.name == *name);
+        all.iter_mut().filter(|(name, _)| !is_configured(name)).for_each(|(_, removed)| removed.withdraw());
         for service in &config.services {
-            let wanted = service.register.as_ref().map(|register| {
+            let registration = service.register.as_ref().map(|register| {
                 let (place, access) = (register.place.clone(), register.access.clone());
                 Registration::new(place, access, config.name.as_str(), register.link)
             });
-            if wanted.is_some() || all.contains_key(&service.name) {
-                all.entry(service.name.clone()).or_default().want(&service.name, wanted);
+            if registration.is_some() || all.contains_key(&service.name) {
+                all.entry(service.name.clone()).or_default().set(&service.name, registration);
             }
         }
     }
 
-    /// Takes a service's registration away, until settings are put in force again.
+    /// Withdraws a service's registration until the next [`put_in_force`](Self::put_in_force).
     pub(crate) fn withdraw(&self, service: &str) {
         self.all().get_mut(service).into_iter().for_each(Registered::withdraw);
     }
@@ -80,15 +79,15 @@ impl Registrars {
         self.all().values_mut().for_each(Registered::withdraw);
     }
 
-    /// Waits until all that were withdrawn are gone, or so long.
-    pub(crate) fn wait(&self, patience: Duration) {
-        let deadline = Instant::now() + patience;
-        for registrar in self.all().values().flat_map(|one| &one.leaving) {
+    /// Waits until all withdrawals have ended, at most `timeout`.
+    pub(crate) fn wait(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
+        for registrar in self.all().values().flat_map(|one| &one.withdrawing) {
             registrar.wait_withdrawn(deadline.saturating_duration_since(Instant::now()));
         }
     }
 
-    /// Of a service that is to be registered.
+    /// State of a service's registration; `None` if the service has none.
     pub(crate) fn status(&self, service: &str) -> Option<RegistrationStatus> {
         self.all().get(service)?.status()
     }
@@ -99,26 +98,26 @@ impl Registrars {
 }
 
 impl Registered {
-    fn want(&mut self, service: &str, wanted: Option<Registration>) {
-        if self.current.as_ref().map(|(registration, _)| registration) == wanted.as_ref() {
+    fn set(&mut self, service: &str, registration: Option<Registration>) {
+        if self.current.as_ref().map(|(current, _)| current) == registration.as_ref() {
             return;
         }
         self.withdraw();
-        let Some(wanted) = wanted else { return };
-        match Registrar::start(wanted.clone(), log(service.to_owned(), &wanted)) {
-            Ok(registrar) => self.current = Some((wanted, registrar)),
+        let Some(registration) = registration else { return };
+        match Registrar::start(registration.clone(), log(service.to_owned(), &registration)) {
+            Ok(registrar) => self.current = Some((registration, registrar)),
             Err(error) => error!(%service, "cannot be registered: {error}; a reload tries it again"),
         }
     }
 
     fn withdraw(&mut self) {
-        self.leaving.retain(|registrar| !registrar.wait_withdrawn(Duration::ZERO));
+        self.withdrawing.retain(|registrar| !registrar.wait_withdrawn(Duration::ZERO));
         if let Some((_, registrar)) = self.current.take() {
             let RegistrarStatus { registrations, failures, .. } = registrar.status();
             self.registrations += registrations;
             self.failures += failures;
             registrar.withdraw();
-            self.leaving.push(registrar);
+            self.withdrawing.push(registrar);
         }
     }
 
@@ -137,7 +136,6 @@ impl Registered {
     }
 }
 
-/// One line for each decision.
 fn log(service: String, registration: &Registration) -> impl FnMut(&RegistrarNotice) + Send + 'static {
     let (place, link) = (registration.place.to_string(), registration.link);
     move |notice| match notice {
