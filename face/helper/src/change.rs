@@ -135,13 +135,18 @@ fn differences(before: &HelperConfig, after: &HelperConfig) -> Vec<Difference> {
 }
 
 fn compare(service: Option<&str>, before: &str, after: &str) -> Vec<Difference> {
-    let before: Vec<&str> = before.lines().collect();
-    let new = after.lines().filter(|line| !line.is_empty() && !before.contains(line));
-    new.map(|line| Difference {
-        service: service.map(str::to_owned),
-        what: line.trim_start_matches("# ").to_owned(),
-    })
-    .collect()
+    let (before, after): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
+    let key = |line: &str| line.split_once(" = ").map(|(key, _)| key.to_owned());
+    let keys: Vec<String> = after.iter().filter_map(|line| key(line)).collect();
+    let new = after.iter().filter(|line| !line.is_empty() && !before.contains(line));
+    let new = new.map(|line| line.trim_start_matches("# ").to_owned());
+    // A key that is gone, unless a comment about it replaces it ("# no metrics").
+    let is_replaced = |gone: &str| after.contains(&&*format!("# no {gone}"));
+    let gone =
+        before.iter().filter_map(|line| key(line)).filter(|key| !keys.contains(key) && !is_replaced(key));
+    let gone = gone.map(|key| format!("{key} removed"));
+    let difference = |what| Difference { service: service.map(str::to_owned), what };
+    new.chain(gone).map(difference).collect()
 }
 
 #[cfg(test)]
@@ -166,6 +171,9 @@ mod tests {
         let lines: Vec<String> = differences(&before, &after).iter().map(Difference::to_string).collect();
         assert_eq!(lines, expected);
         assert!(differences(&after, &after).is_empty());
+        let removed = compare(Some("a"), "sla = 1\nadvertise = \"b\"\n", "# no sla\n");
+        let removed: Vec<String> = removed.iter().map(Difference::to_string).collect();
+        assert_eq!(removed, ["a: no sla", "a: advertise removed"]);
         after.threads = 3;
         after.engine = Engine::Auto;
         assert_eq!(keep_restart_settings(&before, &mut after), ["helper.engine", "helper.threads"]);

@@ -100,10 +100,11 @@ pub fn relay_config(config: &HelperConfig, listeners: &ListenerTable, threads: &
         ..ServiceConfig::new(service.name.clone(), service.server)
     });
     let buffers = config.services.iter().map(|service| service.connection_buffer_bytes as usize);
-    let memory_bytes = threads.share(config.max_memory_bytes as u64);
+    // Equal shares: memory that one thread does not use is no excuse for another to exceed the limit of all.
+    let memory_bytes = config.max_memory_bytes.div_ceil(threads.count);
     RelayConfig {
         clients_max: clients_max_of_thread(config, threads),
-        memory_bytes_max: usize::try_from(memory_bytes).unwrap_or(usize::MAX),
+        memory_bytes_max: memory_bytes,
         connection_buffer_bytes: buffers.max().unwrap_or(0).max(LIBRARY_BUFFER_BYTES),
         load: load_config(config, threads),
         ..RelayConfig::new(services.collect())

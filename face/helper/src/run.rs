@@ -1,14 +1,16 @@
 //! Runs a helper until SIGTERM.
 
+use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use spillway_daemon::{MainThread, Service};
-use tracing::info;
+use tracing::{error, info};
 
 use crate::config::{HelperConfig, StartError};
-use crate::control::Source;
+use crate::control::{Control, Source};
 use crate::helper::Helper;
 
 /// Time for servers to close drained links. If they do not, only their logs differ.
@@ -34,14 +36,44 @@ pub fn run(config: HelperConfig, source: Source) -> Result<ExitCode, StartError>
 
 fn run_on(main: MainThread, helper: Helper) -> ExitCode {
     let control = Arc::clone(helper.control());
-    let mut service = HelperService { helper, ends_at: None };
+    let reloads = match Reloads::start(Arc::clone(&control)) {
+        Ok(reloads) => reloads,
+        Err(error) => {
+            error!("cannot start the thread that reloads: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut service = HelperService { helper, ends_at: None, reloads };
     main.run(&mut service, control.manager())
+}
+
+/// A thread that reloads, so that slow names in the settings hold up neither the watchdog nor a signal to end.
+struct Reloads(SyncSender<()>);
+
+impl Reloads {
+    fn start(control: Arc<Control>) -> io::Result<Reloads> {
+        let (request, requests) = sync_channel(1);
+        let reload = move || {
+            while requests.recv().is_ok() {
+                // `reload` logs its outcome.
+                let _ = control.reload();
+            }
+        };
+        std::thread::Builder::new().name("reload".into()).spawn(reload)?;
+        Ok(Reloads(request))
+    }
+
+    /// Requests a reload. One that waits already reads the settings later than this call, so a second is not needed.
+    fn request(&self) {
+        let _ = self.0.try_send(());
+    }
 }
 
 struct HelperService {
     helper: Helper,
     /// Latest end of a drain.
     ends_at: Option<Instant>,
+    reloads: Reloads,
 }
 
 impl Service for HelperService {
@@ -54,8 +86,7 @@ impl Service for HelperService {
     }
 
     fn reload(&mut self) {
-        // `reload` logs its outcome.
-        let _ = self.helper.control().reload();
+        self.reloads.request();
     }
 
     fn drain(&mut self) {

@@ -16,9 +16,10 @@ use crate::socket_file::SocketFile;
 pub struct Bounds {
     /// Maximum length of a request in bytes, with its line end.
     pub request_bytes: usize,
-    /// Time limit for reading the request, and for each write of the answer.
+    /// Time limit for reading the request, and again for writing the answer.
     pub patience: Duration,
-    /// Maximum number of connections at one time; further ones get a refusal.
+    /// Maximum number of connections at one time; further ones get a refusal. Peers that may only read have half of
+    /// them, so that they cannot keep an operator out.
     pub askers: u32,
 }
 
@@ -82,7 +83,8 @@ impl AdminServer {
             operators: self.operators,
             answer: Box::new(answer),
             refusal: Box::new(refusal),
-            connections: AtomicU32::new(0),
+            readers: AtomicU32::new(0),
+            operating: AtomicU32::new(0),
             closed: Arc::clone(&self.closed),
         });
         std::thread::Builder::new().name("admin".into()).spawn(move || handler.accept(&listener))?;
@@ -107,7 +109,10 @@ struct Handler {
     operators: Option<u32>,
     answer: Answer,
     refusal: Refusal,
-    connections: AtomicU32,
+    /// Connections of peers with [`Rights::Read`].
+    readers: AtomicU32,
+    /// Connections of peers with [`Rights::Operate`].
+    operating: AtomicU32,
     closed: Arc<AtomicBool>,
 }
 
@@ -122,21 +127,38 @@ impl Handler {
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
             };
-            let connection = ConnectionGuard::new(&self);
-            if self.connections.load(Ordering::Relaxed) > self.bounds.askers {
+            let rights = self.rights(&stream);
+            let connection = ConnectionGuard::new(&self, rights);
+            if self.is_full(rights) {
                 // A peer that does not read misses its own refusal only.
                 let _ = self.send(&mut stream, &(self.refusal)(BUSY));
                 continue;
             }
-            let serve = move || drop(connection.0.answer(&mut stream));
+            let serve = move || drop(connection.handler.answer(&mut stream, rights));
             // If the thread cannot be started, dropping the stream closes the connection.
             let _ = std::thread::Builder::new().name("admin".into()).spawn(serve);
         }
     }
 
-    fn answer(&self, stream: &mut UnixStream) -> io::Result<()> {
+    fn is_full(&self, rights: Rights) -> bool {
+        let [readers, operators] =
+            [Rights::Read, Rights::Operate].map(|of| self.connections(of).load(Ordering::Relaxed));
+        match rights {
+            Rights::Read => readers > self.bounds.askers / 2,
+            Rights::Operate => readers + operators > self.bounds.askers,
+        }
+    }
+
+    fn connections(&self, rights: Rights) -> &AtomicU32 {
+        match rights {
+            Rights::Read => &self.readers,
+            Rights::Operate => &self.operating,
+        }
+    }
+
+    fn answer(&self, stream: &mut UnixStream, rights: Rights) -> io::Result<()> {
         let document = match self.read_request(stream)? {
-            Ok(line) => (self.answer)(&line, self.rights(stream)),
+            Ok(line) => (self.answer)(&line, rights),
             Err(why) => (self.refusal)(why),
         };
         self.send(stream, &document)
@@ -181,8 +203,21 @@ impl Handler {
     }
 
     fn send(&self, stream: &mut UnixStream, document: &str) -> io::Result<()> {
-        stream.set_write_timeout(Some(self.bounds.patience))?;
-        stream.write_all(document.as_bytes())?;
+        let deadline = Instant::now() + self.bounds.patience;
+        let mut rest = document.as_bytes();
+        while !rest.is_empty() {
+            // One deadline for the whole answer: a peer that reads single bytes does not extend it.
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            stream.set_write_timeout(Some(left))?;
+            match stream.write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
         stream.shutdown(Shutdown::Write)
     }
 }
@@ -192,18 +227,21 @@ fn is_timeout(error: &io::Error) -> bool {
 }
 
 /// Counts a connection in [`Handler::connections`] until it is dropped.
-struct ConnectionGuard(Arc<Handler>);
+struct ConnectionGuard {
+    handler: Arc<Handler>,
+    rights: Rights,
+}
 
 impl ConnectionGuard {
-    fn new(handler: &Arc<Handler>) -> ConnectionGuard {
-        handler.connections.fetch_add(1, Ordering::Relaxed);
-        ConnectionGuard(Arc::clone(handler))
+    fn new(handler: &Arc<Handler>, rights: Rights) -> ConnectionGuard {
+        handler.connections(rights).fetch_add(1, Ordering::Relaxed);
+        ConnectionGuard { handler: Arc::clone(handler), rights }
     }
 }
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        self.handler.connections(self.rights).fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -222,12 +260,15 @@ pub fn ask(path: &Path, request: &str, patience: Duration) -> io::Result<String>
         _ => {}
     }
     let mut bytes = Vec::new();
-    match stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes) {
+    match stream.take(ANSWER_BYTES_MAX + 1).read_to_end(&mut bytes) {
         // A server that closes without reading all of the request causes a reset after its answer.
         Err(error) if bytes.is_empty() || error.kind() != io::ErrorKind::ConnectionReset => {
             return Err(error);
         }
         _ if bytes.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
+        _ if bytes.len() as u64 > ANSWER_BYTES_MAX => {
+            return Err(io::Error::other(format!("the answer is longer than {ANSWER_BYTES_MAX} bytes")));
+        }
         _ => {}
     }
     String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())

@@ -66,7 +66,7 @@ impl fmt::Display for AskError {
         match self {
             AskError::Socket(error) if self.is_absent() => write!(
                 f,
-                "{error}; is a helper running with this admin socket (helper.socket, --status-socket)? \
+                "{error}; is a helper or sidecar running with this admin socket (helper.socket, --status-socket)? \
                  --socket PATH names another one"
             ),
             AskError::Socket(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -77,7 +77,7 @@ impl fmt::Display for AskError {
                 )
             }
             AskError::Socket(error) => write!(f, "{error}"),
-            AskError::Answer(what) => write!(f, "the answer is not a helper's: {what}"),
+            AskError::Answer(what) => write!(f, "the answer is not a helper's or sidecar's: {what}"),
             AskError::Refused(why) => f.write_str(why),
         }
     }
@@ -126,7 +126,10 @@ mod tests {
     fn an_absent_daemon_differs_from_one_that_does_not_answer() {
         let failed = |kind: io::ErrorKind| AskError::Socket(kind.into());
         for absent in [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].map(failed) {
-            assert!(absent.is_absent() && absent.to_string().contains("is a helper running"), "{absent}");
+            assert!(
+                absent.is_absent() && absent.to_string().contains("is a helper or sidecar running"),
+                "{absent}"
+            );
         }
         assert!(!failed(io::ErrorKind::PermissionDenied).is_absent());
         assert!(!failed(io::ErrorKind::TimedOut).is_absent());

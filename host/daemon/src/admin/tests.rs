@@ -142,10 +142,22 @@ fn who_is_not_in_the_admin_group_reads_only() {
         operators,
         answer: Box::new(|_, _| String::new()),
         refusal: Box::new(|_| String::new()),
-        connections: AtomicU32::new(0),
+        readers: AtomicU32::new(0),
+        operating: AtomicU32::new(0),
         closed: Arc::default(),
     };
     let (stream, _other) = UnixStream::pair().unwrap();
     assert_eq!(handler(None).rights(&stream), Rights::Operate);
     assert_eq!(handler(Some(u32::MAX)).rights(&stream), Rights::Operate, "the own user");
+
+    // Readers have half of the 16 places.
+    let handler = Arc::new(handler(Some(0)));
+    let readers: Vec<_> = (0..9).map(|_| ConnectionGuard::new(&handler, Rights::Read)).collect();
+    assert!(handler.is_full(Rights::Read));
+    let operators: Vec<_> = (0..7).map(|_| ConnectionGuard::new(&handler, Rights::Operate)).collect();
+    assert!(!handler.is_full(Rights::Operate));
+    let _last = ConnectionGuard::new(&handler, Rights::Operate);
+    assert!(handler.is_full(Rights::Operate));
+    drop((readers, operators));
+    assert!(!handler.is_full(Rights::Read));
 }
