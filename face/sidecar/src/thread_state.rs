@@ -1,4 +1,4 @@
-//! What one network thread shows to whoever asks.
+//! The state of one network thread that other threads may read.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -8,45 +8,45 @@ use std::time::Instant;
 use spillway_policy::Override;
 use spillway_policy::activation::Counters as Decisions;
 
-use crate::carriers::Seen;
+use crate::carriers::CarrierHistory;
 use crate::counters::Counters;
 use crate::latency::Latencies;
 
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct ThreadState {
     pub counters: Counters,
     pub latencies: Latencies,
-    pub seen: Seen,
-    relief: Mutex<ReliefPart>,
-    /// Local connections of all threads.
+    pub carrier_history: CarrierHistory,
+    relief: Mutex<ReliefState>,
+    /// Local connections of all threads together.
     connections: Arc<AtomicI64>,
 }
 
-/// How relief stands.
+/// The relief policy's state.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ReliefPart {
+pub(crate) struct ReliefState {
     pub stage: &'static str,
     pub word: Override,
     pub counters: Decisions,
     pub helpers: Vec<SocketAddr>,
 }
 
-impl Part {
-    pub fn new(now: Instant, connections: Arc<AtomicI64>) -> Part {
-        Part {
+impl ThreadState {
+    pub fn new(now: Instant, connections: Arc<AtomicI64>) -> ThreadState {
+        ThreadState {
             counters: Counters::default(),
             latencies: Latencies::new(now),
-            seen: Seen::default(),
+            carrier_history: CarrierHistory::default(),
             relief: Mutex::default(),
             connections,
         }
     }
 
-    pub fn show(&self, relief: ReliefPart) {
+    pub fn show(&self, relief: ReliefState) {
         *self.relief.lock().unwrap_or_else(PoisonError::into_inner) = relief;
     }
 
-    pub fn relief(&self) -> ReliefPart {
+    pub fn relief(&self) -> ReliefState {
         self.relief.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -54,7 +54,7 @@ impl Part {
         self.connections.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Local connections of all threads.
+    /// Local connections of all threads together.
     pub fn connections(&self) -> u64 {
         u64::try_from(self.connections.load(Ordering::Relaxed)).unwrap_or(0)
     }
