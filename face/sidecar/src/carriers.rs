@@ -27,7 +27,6 @@ pub(crate) struct CarrierHistory {
 
 #[derive(Clone, Debug, Default)]
 struct Last {
-    /// When a session got a carrier.
     carried: Option<Instant>,
     /// When a new client's session got its first carrier.
     began: Option<Instant>,
@@ -53,7 +52,6 @@ impl CarrierHistory {
         }
     }
 
-    /// A session lost its carrier, or the carrier rejected it.
     pub fn note_failed(&self, now: Instant, address: SocketAddr, why: &impl std::fmt::Display) {
         self.last().failed = Some(Failure { at: now, what: format!("{address}: {why}") });
     }
@@ -74,15 +72,14 @@ impl CarrierHistory {
 /// The health check; probes link ports when recent sessions do not answer the question.
 #[derive(Debug, Default)]
 pub(crate) struct CarrierHealth {
-    /// The last probe's time and result.
     probe: Mutex<Option<(Instant, Result<(), String>)>>,
 }
 
 impl CarrierHealth {
     /// Checks whether new clients would find a carrier. Probing blocks for up to [`PROBE_TIMEOUT`].
     ///
-    /// `is_carrying`: some client has a carrier now. Then only the outcome of new clients counts: a lost carrier does not
-    /// keep them out, but the server may have reached its limit of sessions or changed its key.
+    /// `is_carrying`: some client has a carrier now. Then only the outcome of new clients counts: a lost carrier does
+    /// not keep them out, but the server may have reached its limit of sessions or changed its key.
     ///
     /// # Errors
     /// No carrier is known; the text says why.
@@ -120,7 +117,6 @@ impl CarrierHealth {
     }
 }
 
-/// Merges the histories of all threads.
 fn newest<'a>(histories: impl Iterator<Item = &'a CarrierHistory>) -> Last {
     let newer =
         |one: Option<Failure>, other: Option<Failure>| one.into_iter().chain(other).max_by_key(|one| one.at);

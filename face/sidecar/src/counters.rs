@@ -27,7 +27,6 @@ impl Count {
     }
 }
 
-/// A counter for each reason.
 #[derive(Debug)]
 pub(crate) struct ByReason<const N: usize> {
     names: &'static [&'static str; N],
@@ -183,7 +182,6 @@ impl Reason for GaveUp {
     }
 }
 
-/// The counters of one network thread.
 #[derive(Debug)]
 pub(crate) struct Counters {
     pub taken: Count,

@@ -15,7 +15,6 @@ pub(crate) const BOUNDS_US: [u64; 16] = [
     2_000_000, 5_000_000,
 ];
 
-/// Replies since the start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Total {
     /// Replies in each bucket of [`BOUNDS_US`]; the last bucket holds those above all bounds.

@@ -1,4 +1,5 @@
-//! Lost carriers for the log: hundreds of sessions may lose the same carrier at once, so the log has one line a link port.
+//! Lost carriers for the log: hundreds of sessions may lose the same carrier at once, so the log has one line a link
+//! port.
 
 use std::net::SocketAddr;
 

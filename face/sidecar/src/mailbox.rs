@@ -13,7 +13,6 @@ use spillway_policy::Override;
 
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// The list of helpers has changed.
     Helpers(Vec<SocketAddr>),
     /// The operator's override, and how long it lasts; `None`: until the next one.
     Override(Override, Option<Duration>),
@@ -21,7 +20,6 @@ pub(crate) enum Message {
     Wake,
     /// Accept no more connections, and end within this time.
     Drain(Duration),
-    /// End at once.
     End,
     #[cfg(test)]
     Panic,

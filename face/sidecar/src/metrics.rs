@@ -19,7 +19,6 @@ struct Snapshot {
     status: SidecarStatus,
     direct: Total,
     helped: Total,
-    /// CPU time of all network threads.
     cpu_ns: u64,
 }
 

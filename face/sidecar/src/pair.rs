@@ -39,12 +39,10 @@ pub(crate) struct TurnContext<'a> {
     pub losses: &'a mut Losses,
     pub relief: &'a mut Relief,
     pub epoch: Instant,
-    /// The server's own link port.
     pub server: SocketAddr,
     pub supply: Supply,
 }
 
-/// What carries a session now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carrier {
     None,
@@ -52,7 +50,6 @@ pub(crate) enum Carrier {
     Helped,
 }
 
-/// An accepted local connection and its session.
 #[derive(Debug)]
 pub(crate) struct Pair {
     pub socket: OwnedFd,
@@ -144,7 +141,8 @@ impl Pair {
             tracing::debug!(client = %self.client_text(), %why, "latency is not measured any more on a connection");
         }
         self.report_waiting(context);
-        // A session that is over has closed both directions. A server that only finished sending still accepts requests.
+        // A session that is over has closed both directions. A server that only finished sending still accepts
+        // requests.
         if self.server_ended && (self.is_finish_passed || self.session.is_over()) {
             return Err(Ending::InOrder);
         }
@@ -177,7 +175,6 @@ impl Pair {
         }
     }
 
-    /// Forwards requests from the client to the session.
     fn forward_requests(&mut self, is_readable: bool, context: &mut TurnContext<'_>) -> Result<(), Ending> {
         if !self.to_server.is_empty() {
             let taken = Self::send(
@@ -257,7 +254,6 @@ impl Pair {
         }
     }
 
-    /// Forwards replies from the session to the client.
     fn forward_replies(&mut self, context: &mut TurnContext<'_>) -> Result<(), Ending> {
         loop {
             if !self.to_client.is_empty() {
@@ -399,7 +395,6 @@ impl Pair {
         Some(Holding { bytes: self.memory(), age: self.unread.age(now) })
     }
 
-    /// The client's address for logs.
     pub fn client_text(&self) -> String {
         self.client.map_or_else(|| "a local client".into(), |client| client.to_string())
     }

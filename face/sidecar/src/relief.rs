@@ -68,8 +68,8 @@ impl Relief {
         self.is_changed = true;
     }
 
-    /// Adds a connection to the group; [`poll_move`](Self::poll_move) returns its first move. `None`: the group is full,
-    /// and the connection uses the server's link port.
+    /// Adds a connection to the group; [`poll_move`](Self::poll_move) returns its first move. `None`: the group is
+    /// full, and the connection uses the server's link port.
     pub fn join(&mut self, now: Instant) -> Option<Member> {
         self.policy.join(now)
     }
@@ -84,12 +84,10 @@ impl Relief {
         Session::open(now, vec![self.server.clone()], settings)
     }
 
-    /// Removes an ended connection from the group.
     pub fn leave(&mut self, now: Instant, member: Member) {
         self.policy.leave(now, member);
     }
 
-    /// Records the latency of a reply.
     pub fn measured(&mut self, now: Instant, member: Member, latency: Duration) {
         self.policy.measured(now, member, latency);
     }
@@ -99,7 +97,6 @@ impl Relief {
         self.policy.waits_since(member, since);
     }
 
-    /// Reports an event of the member's session to the policy.
     pub fn note(&mut self, now: Instant, member: Member, event: &SessionEvent) {
         self.policy.note(now, member, event);
     }
@@ -126,7 +123,6 @@ impl Relief {
         self.policy.poll_move()
     }
 
-    /// The number of known helpers.
     pub fn helpers(&self) -> usize {
         self.policy.helpers().len()
     }

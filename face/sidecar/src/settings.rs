@@ -59,7 +59,8 @@ pub struct Settings {
     pub protocol: Protocol,
     /// The service's name in `spillway relief NAME …`.
     pub name: String,
-    /// The operator's override at the start. `off`: helpers are used only while the server's link port cannot be reached.
+    /// The operator's override at the start. `off`: helpers are used only while the server's link port cannot be
+    /// reached.
     pub word: Override,
     /// How many helpers are asked for their load before one is chosen.
     pub asked: usize,
@@ -71,8 +72,8 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// Most local connections at one time; further ones are rejected.
     pub max_connections: u32,
-    /// Bytes of memory for buffered data of all connections. When memory is scarce, clients that do not read are paused;
-    /// at the limit they are closed, largest first.
+    /// Bytes of memory for buffered data of all connections. When memory is scarce, clients that do not read are
+    /// paused; at the limit they are closed, largest first.
     pub max_memory: u64,
     /// How long connections may take to become idle after SIGTERM.
     pub drain_deadline: Duration,
@@ -148,7 +149,7 @@ pub(crate) fn is_in(ranges: &[AddressRange], address: IpAddr) -> bool {
 /// Why a sidecar does not start. The text names the operator's next step.
 #[derive(Debug)]
 pub enum StartError {
-    /// None to listen.
+    /// `listen` is empty.
     NoListener,
     /// `threads` is 0 or above its limit.
     Threads,

@@ -64,7 +64,6 @@ impl Shared {
         &self.watch
     }
 
-    /// Puts a message into every thread's mailbox.
     pub(crate) fn put_all(&self, message: impl Fn() -> Message) {
         self.mailboxes.iter().for_each(|mailbox| mailbox.put(message()));
     }
@@ -81,7 +80,8 @@ impl Shared {
         self.is_draining.load(Ordering::Relaxed)
     }
 
-    /// Checks whether new clients are accepted and carried. May probe link ports, which blocks for at most half a second.
+    /// Checks whether new clients are accepted and carried. May probe link ports, which blocks for at most half a
+    /// second.
     ///
     /// # Errors
     /// The reason why new clients are not accepted or not carried.
@@ -129,7 +129,6 @@ impl Shared {
         &self.settings.name
     }
 
-    /// Counts of relief decisions, all threads together.
     fn decisions(&self) -> BTreeMap<String, u64> {
         let all = self.thread_states.iter().map(|thread| thread.relief().counters);
         let mut sums = BTreeMap::new();

@@ -136,7 +136,6 @@ impl Sidecar {
         self.ports.as_ref().and_then(ServedPorts::metrics_address)
     }
 
-    /// The number of network threads that run.
     pub(crate) fn running(&self) -> usize {
         self.shared.watch().running()
     }
@@ -146,8 +145,8 @@ impl Sidecar {
         self.shared.watch().failure()
     }
 
-    /// The number of turns that each thread has made; `None` for a thread that has ended. Also wakes each thread, so that
-    /// the number grows before the next call unless the thread hangs.
+    /// The number of turns that each thread has made; `None` for a thread that has ended. Also wakes each thread, so
+    /// that the number grows before the next call unless the thread hangs.
     pub(crate) fn turns(&self) -> Vec<Option<u64>> {
         self.shared.put_all(|| Message::Wake);
         let turns = |(thread, state): (&JoinHandle<_>, &Arc<ThreadState>)| {
@@ -163,7 +162,8 @@ impl Drop for Sidecar {
     }
 }
 
-/// Raises the limit on open files for this number of connections. Returns the number that is possible, if it is smaller.
+/// Raises the limit on open files for this number of connections. Returns the number that is possible, if it is
+/// smaller.
 fn raise_open_files(connections: u32) -> Option<u32> {
     let needed = u64::from(connections) * FILES_EACH + OTHER_FILES;
     let allowed = spillway_daemon::raise_open_files(needed)?;
@@ -171,7 +171,6 @@ fn raise_open_files(connections: u32) -> Option<u32> {
     Some(connections.max(1))
 }
 
-/// The listening sockets.
 struct Bound {
     listeners: Vec<Arc<OwnedFd>>,
     /// Addresses with the ports that the host chose.

@@ -68,7 +68,6 @@ pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// Shuts down the sending direction.
 pub(crate) fn finish(socket: &OwnedFd) {
     // Fails only when the connection is already lost; the next read reports that.
     let _ = net::shutdown(socket, Shutdown::Write);

@@ -1,5 +1,5 @@
-//! A thread's connections by slot. An epoll token names the slot, the slot's generation (so that an event for an earlier
-//! connection is not taken for one of the present connection) and one of the connection's two descriptors.
+//! A thread's connections by slot. An epoll token names the slot, the slot's generation (so that an event for an
+//! earlier connection is not taken for one of the present connection) and one of the connection's two descriptors.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -59,7 +59,6 @@ struct Slot {
     armed: Option<Instant>,
 }
 
-/// One of a connection's two descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Local,
@@ -74,7 +73,6 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Puts an entry into a free slot; returns the slot's index.
     pub fn insert(&mut self, entry: Entry) -> u32 {
         if let Some(index) = self.free.pop() {
             self.slots[index as usize].entry = entry;
@@ -101,7 +99,6 @@ impl Table {
         &mut self.slots[index as usize].armed
     }
 
-    /// The token of a slot's present connection.
     pub fn token(&self, index: u32, side: Side) -> u64 {
         let generation = self.slots[index as usize].generation;
         u64::from(generation) << 32 | u64::from(index) << 1 | u64::from(side == Side::Session)

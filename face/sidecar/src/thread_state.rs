@@ -18,11 +18,9 @@ pub(crate) struct ThreadState {
     pub latencies: Latencies,
     pub carrier_history: CarrierHistory,
     relief: Mutex<ReliefState>,
-    /// Local connections of all threads together.
     connections: Arc<AtomicI64>,
 }
 
-/// The relief policy's state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReliefState {
     pub stage: &'static str,
@@ -54,7 +52,6 @@ impl ThreadState {
         self.connections.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Local connections of all threads together.
     pub fn connections(&self) -> u64 {
         u64::try_from(self.connections.load(Ordering::Relaxed)).unwrap_or(0)
     }

@@ -46,7 +46,6 @@ const WATCHER: u64 = u64::MAX - 1;
 const RELIEF: u64 = u64::MAX - 2;
 const LISTENERS: u64 = u64::MAX - 0xffff;
 
-/// What a thread needs to start.
 pub(crate) struct Start {
     pub settings: Arc<Settings>,
     pub listeners: Vec<Arc<OwnedFd>>,
@@ -242,7 +241,6 @@ impl Worker {
         }
     }
 
-    /// Applies the moves that the relief policy has decided.
     fn apply_relief(&mut self, now: Instant) {
         self.resources.relief.handle_timeout(now);
         while let Some(order) = self.resources.relief.poll_move() {
@@ -251,7 +249,6 @@ impl Worker {
         self.resources.relief.log_decisions(now, &self.resources.thread);
     }
 
-    /// Opens or moves one session.
     fn apply_move(&mut self, now: Instant, order: Move) {
         let Some(&index) = self.members.get(&order.member) else { return };
         match self.table.get(index) {
@@ -270,7 +267,6 @@ impl Worker {
         }
     }
 
-    /// Handles an event of a connection's descriptor.
     fn handle_ready(&mut self, now: Instant, token: u64, flags: EventFlags) {
         let Some((index, side)) = self.table.find(token) else { return };
         match self.table.get(index) {
@@ -296,8 +292,8 @@ impl Worker {
         }
     }
 
-    /// Deregisters a local socket whose client has closed both directions while requests are unread: the epoll set would
-    /// report it in every turn.
+    /// Deregisters a local socket whose client has closed both directions while requests are unread: the epoll set
+    /// would report it in every turn.
     fn stop_watching(&mut self, index: u32) {
         if let Entry::Open(pair) = self.table.get(index)
             && pair.watched.take().is_some()

@@ -160,7 +160,8 @@ impl Worker {
         place
     }
 
-    /// Rejects a load balancer's connection. `why`: what is wrong with its header; `None`: the header did not come in time.
+    /// Rejects a load balancer's connection. `why`: what is wrong with its header; `None`: the header did not come in
+    /// time.
     pub(super) fn reject_awaiting(&mut self, index: u32, why: Option<String>) {
         if let Entry::AwaitingHeader(awaiting) = self.remove_awaiting(index) {
             let why = why.unwrap_or_else(|| "it sent no PROXY header in time".into());

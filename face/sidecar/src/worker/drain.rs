@@ -8,7 +8,6 @@ use super::Worker;
 use crate::counters::Ending;
 use crate::table::Entry;
 
-/// How often the thread looks for idle connections.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long after the deadline sessions may take to send their end to the server.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);

@@ -27,7 +27,6 @@ pub(super) struct Pressure {
     closed_total: u64,
 }
 
-/// Rate limit of one kind of log line.
 #[derive(Debug, Default)]
 struct LineLimit {
     next_at: Option<Instant>,
@@ -56,8 +55,8 @@ impl Worker {
         self.judge_memory(now);
     }
 
-    /// Closes long-unread connections while memory is scarce: without this, clients that never read would keep it scarce.
-    /// Call about once a second.
+    /// Closes long-unread connections while memory is scarce: without this, clients that never read would keep it
+    /// scarce. Call about once a second.
     pub(super) fn close_long_unread(&mut self, now: Instant) {
         if self.memory.supply() != Supply::Enough {
             self.close_largest(now, Shortage::Scarce);
