@@ -18,7 +18,7 @@ pub(crate) struct ThreadState {
     pub latencies: Latencies,
     pub carrier_history: CarrierHistory,
     relief: Mutex<ReliefState>,
-    connections: Arc<AtomicI64>,
+    connections_of_all_threads: Arc<AtomicI64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -36,7 +36,7 @@ impl ThreadState {
             latencies: Latencies::new(now),
             carrier_history: CarrierHistory::default(),
             relief: Mutex::default(),
-            connections,
+            connections_of_all_threads: connections,
         }
     }
 
@@ -49,10 +49,10 @@ impl ThreadState {
     }
 
     pub fn count_connection(&self, more: i64) {
-        self.connections.fetch_add(more, Ordering::Relaxed);
+        self.connections_of_all_threads.fetch_add(more, Ordering::Relaxed);
     }
 
-    pub fn connections(&self) -> u64 {
-        u64::try_from(self.connections.load(Ordering::Relaxed)).unwrap_or(0)
+    pub fn connections_of_all_threads(&self) -> u64 {
+        u64::try_from(self.connections_of_all_threads.load(Ordering::Relaxed)).unwrap_or(0)
     }
 }

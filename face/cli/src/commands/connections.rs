@@ -1,4 +1,4 @@
-//! `spillway connections`: virtual connections, which `ss` and tcpdump do not see.
+//! `spillway connections`: lists virtual connections, which `ss` and tcpdump do not show.
 
 mod helper;
 
@@ -41,7 +41,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    let unasked = match of_helper(&args) {
+    let helper_error = match list_helper_clients(&args) {
         Ok(Some(ended)) => return ended,
         Ok(None) => None,
         Err(why) => Some(why),
@@ -49,7 +49,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     let pages = match servers::choose(args.of.as_deref(), args.all) {
         Ok(pages) => pages,
         Err(error) => {
-            let why = unasked.map(|why| format!("{why}; and ")).unwrap_or_default();
+            let why = helper_error.map(|why| format!("{why}; and ")).unwrap_or_default();
             eprintln!("spillway: {why}{error}");
             return ExitCode::FAILURE;
         }
@@ -59,15 +59,15 @@ pub(crate) fn run(args: Args) -> ExitCode {
         pages.iter().zip(refreshed).map(|(page, is_fresh)| list(page, is_fresh, args.limit)),
     );
     if args.json {
-        let all: Value = all.iter().map(Listed::as_json).collect();
+        let all: Value = all.iter().map(ServerClients::as_json).collect();
         return output::print_and_end([format!("{all:#}")], ended);
     }
-    output::print_and_end(all.iter().flat_map(Listed::lines), ended)
+    output::print_and_end(all.iter().flat_map(ServerClients::lines), ended)
 }
 
-/// `None`: no helper is meant, or there is none. The error says why a helper that is there did not list a service of
-/// this name; it may be that of a server.
-fn of_helper(args: &Args) -> Result<Option<ExitCode>, String> {
+/// Lists the clients of a helper's service. `None`: no service is named, or no helper runs. The error is that of a
+/// running helper, such as an unknown service; the name may then be that of a server.
+fn list_helper_clients(args: &Args) -> Result<Option<ExitCode>, String> {
     let Some(service) = &args.of else { return Ok(None) };
     let socket = args.socket.clone().unwrap_or_else(sockets::helper);
     match helper::of(&socket, service, args.limit) {
@@ -81,21 +81,20 @@ fn of_helper(args: &Args) -> Result<Option<ExitCode>, String> {
     }
 }
 
-/// The helped clients of one server.
-struct Listed {
+struct ServerClients {
     pid: u32,
     program: String,
     status: ServerStatus,
-    /// Whether the server brought the numbers of bytes up to date.
+    /// Whether the server has updated the byte counts for this command.
     is_fresh: bool,
     connections: Vec<ConnectionStatus>,
 }
 
-fn list(page: &ServerPage, is_fresh: std::io::Result<bool>, limit: usize) -> Result<Listed, String> {
+fn list(page: &ServerPage, is_fresh: std::io::Result<bool>, limit: usize) -> Result<ServerClients, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", page.path.display());
     let is_fresh = is_fresh.map_err(failed)?;
     if !is_fresh {
-        eprintln!("spillway: server {} is too busy to bring the numbers of bytes up to date", page.pid);
+        eprintln!("spillway: server {} did not update its byte counts in time; they are older", page.pid);
     }
     let status = page.status().map_err(failed)?;
     let mut connections = page.connections().map_err(failed)?;
@@ -106,13 +105,16 @@ fn list(page: &ServerPage, is_fresh: std::io::Result<bool>, limit: usize) -> Res
         eprintln!("spillway: {} more are not listed; --limit N lists more", placed - listed);
     }
     if total > placed {
-        eprintln!("spillway: {} more connections have no place in the list", total - placed);
+        eprintln!(
+            "spillway: {} more connections are not in the server's table, which is full",
+            total - placed
+        );
     }
-    Ok(Listed { pid: page.pid, program: page.program(), status, is_fresh, connections })
+    Ok(ServerClients { pid: page.pid, program: page.program(), status, is_fresh, connections })
 }
 
-impl Listed {
-    /// Each connection, and the helper that it comes by.
+impl ServerClients {
+    /// Each connection with the address of its helper.
     fn with_helpers(&self) -> impl Iterator<Item = (&ConnectionStatus, Option<SocketAddr>)> {
         let peers: HashMap<u32, _> = self.status.links.iter().map(|link| (link.index, link.peer)).collect();
         self.connections.iter().map(move |one| (one, peers.get(&one.link).copied()))

@@ -1,6 +1,5 @@
-//! Spellings of older versions that are accepted for one more version. Each gives a warning with the spelling to use.
+//! Deprecated option names, which are accepted for one more version with a warning.
 
-/// Warns about an option's old spelling.
 pub(crate) fn renamed(old: &str, new: &str) {
     spillway_daemon::say(&format!(
         "spillway: warning: {old} is an old spelling, and is removed in the next version: give {new}"

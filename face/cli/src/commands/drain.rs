@@ -1,4 +1,4 @@
-//! `spillway drain`: a helper, or one of its services, lets its clients go.
+//! `spillway drain`: drains a helper or one of its services.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,8 +10,7 @@ use spillway_values::parse_duration;
 
 use super::{output, sockets};
 
-/// How often a drain that is waited for is looked at.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Drain a helper or one of its services
 ///
@@ -51,7 +50,7 @@ fn drain(args: &Args, socket: &Path) -> Result<ExitCode, AskError> {
     let draining: Draining = ask(socket, &request)?;
     let mut counts = count(&query(socket)?, &draining.services);
     while args.wait && counts.remaining > 0 {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
         counts = count(&query(socket)?, &draining.services);
     }
     let line = format!(

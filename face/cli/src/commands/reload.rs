@@ -1,4 +1,4 @@
-//! `spillway reload`: a helper reads its configuration again, and this tells how that went.
+//! `spillway reload`: makes a helper read its configuration again, and prints the outcome.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,7 +27,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let changed = match ask::<Changed>(&socket, &Request::Reload {}) {
         Ok(changed) => changed,
         Err(error) => {
-            eprintln!("spillway: not reloaded, everything stays as it was: {}: {error}", socket.display());
+            eprintln!(
+                "spillway: not reloaded, the previous settings stay in force: {}: {error}",
+                socket.display()
+            );
             return ExitCode::FAILURE;
         }
     };

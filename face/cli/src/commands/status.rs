@@ -1,4 +1,4 @@
-//! `spillway status`: what helpers, sidecars and servers on this machine are doing.
+//! `spillway status`: shows helpers, sidecars and servers of this host.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -32,12 +32,12 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> ExitCode {
     match &args.socket {
-        Some(socket) => one(socket, args.json),
-        None => everything(args.json),
+        Some(socket) => show_one(socket, args.json),
+        None => show_all(args.json),
     }
 }
 
-/// Whoever answers at an admin socket.
+/// The answer at an admin socket.
 enum Answer {
     Helper(HelperStatus),
     Sidecar(Box<SidecarStatus>),
@@ -71,7 +71,7 @@ impl fmt::Display for Answer {
     }
 }
 
-fn one(socket: &Path, as_json: bool) -> ExitCode {
+fn show_one(socket: &Path, as_json: bool) -> ExitCode {
     match Answer::of(socket) {
         Ok(answer) if as_json => output::print([answer.to_json().trim_end()]),
         Ok(answer) => output::print([answer]),
@@ -79,13 +79,13 @@ fn one(socket: &Path, as_json: bool) -> ExitCode {
     }
 }
 
-fn everything(as_json: bool) -> ExitCode {
+fn show_all(as_json: bool) -> ExitCode {
     let (mut helpers, mut sidecars, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for socket in sockets::all() {
         match Answer::of(&socket) {
             Ok(Answer::Helper(status)) => helpers.push(status),
             Ok(Answer::Sidecar(status)) => sidecars.push(status),
-            // What a killed program has left is no failure.
+            // The socket of a killed program.
             Err(error) if error.is_absent() => {}
             Err(error) => failures.push(cannot_ask(&socket, &error)),
         }
@@ -93,11 +93,14 @@ fn everything(as_json: bool) -> ExitCode {
     let (pages, unreadable) = find();
     let servers: Vec<_> = pages.iter().filter_map(|page| Some((page, page.status().ok()?))).collect();
     if helpers.is_empty() && sidecars.is_empty() && servers.is_empty() {
-        let nobody = failures.into_iter().next().unwrap_or_else(nobody_there);
-        return failed(&format!("{nobody}; and {}", servers::none_found(&unreadable)));
+        let why = failures.into_iter().next().unwrap_or_else(why_no_helper);
+        return failed(&format!("{why}; and {}", servers::none_found(&unreadable)));
     }
-    // Those that do not answer keep nobody from seeing the others.
-    failures.into_iter().chain(unread(&unreadable)).for_each(|what| eprintln!("spillway: {what}"));
+    // Failures are printed, and the others shown.
+    failures
+        .into_iter()
+        .chain(describe_unreadable(&unreadable))
+        .for_each(|what| eprintln!("spillway: {what}"));
     if as_json {
         let servers: Vec<Value> =
             servers.iter().map(|(page, status)| servers::as_json(page, status)).collect();
@@ -113,8 +116,8 @@ fn everything(as_json: bool) -> ExitCode {
     output::print(here.chain(servers.iter().map(|(page, status)| servers::as_text(page, status))))
 }
 
-/// Pages that cannot be read: those of other users in one line, since they are no fault.
-fn unread(pages: &[Unreadable]) -> Vec<String> {
+/// Lines about status pages that cannot be read; those of other users share one line, since that is normal.
+fn describe_unreadable(pages: &[Unreadable]) -> Vec<String> {
     let is_others = |page: &&Unreadable| page.error.kind() == ErrorKind::PermissionDenied;
     let broken = pages.iter().filter(|page| !is_others(page));
     let mut lines: Vec<String> =
@@ -127,8 +130,8 @@ fn unread(pages: &[Unreadable]) -> Vec<String> {
     lines
 }
 
-/// Why the usual helper does not answer, where no admin socket is found.
-fn nobody_there() -> String {
+/// Why the default helper does not answer, for the case that no admin socket was found.
+fn why_no_helper() -> String {
     let usual = sockets::helper();
     match Answer::of(&usual) {
         Err(error) => cannot_ask(&usual, &error),
@@ -153,9 +156,9 @@ mod tests {
     fn servers_of_other_users_are_one_line() {
         let page = |kind: ErrorKind| Unreadable { path: "/dev/shm/a".into(), error: kind.into() };
         let others = || page(ErrorKind::PermissionDenied);
-        assert_eq!(unread(&[others()]), ["1 server of another user"]);
-        let told = unread(&[others(), page(ErrorKind::InvalidData), others()]);
-        assert_eq!((told.len(), &*told[1]), (2, "2 servers of other users"));
-        assert!(told[0].starts_with("/dev/shm/a: "), "{told:?}");
+        assert_eq!(describe_unreadable(&[others()]), ["1 server of another user"]);
+        let lines = describe_unreadable(&[others(), page(ErrorKind::InvalidData), others()]);
+        assert_eq!((lines.len(), &*lines[1]), (2, "2 servers of other users"));
+        assert!(lines[0].starts_with("/dev/shm/a: "), "{lines:?}");
     }
 }

@@ -106,7 +106,7 @@ impl Worker {
         if !peer.is_none_or(is_allowed) {
             return Err(Refusal::Address);
         }
-        if self.resources.thread.connections() >= u64::from(settings.max_connections) {
+        if self.resources.thread.connections_of_all_threads() >= u64::from(settings.max_connections) {
             return Err(Refusal::Full);
         }
         if self.memory.supply() == Supply::UsedUp {

@@ -9,7 +9,6 @@ use spillway_helper::{Connection, Connections};
 
 use crate::commands::output;
 
-/// Asks the helper that serves this socket.
 pub(super) fn of(socket: &Path, service: &str, limit: usize) -> Result<Connections, AskError> {
     ask(socket, &Request::Connections { service: service.to_owned(), limit })
 }
@@ -46,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_a_connection() {
+    fn a_connection_is_one_line() {
         let mut connection = Connection {
             client: "10.0.0.7:4000".parse().expect("an address"),
             via: None,
