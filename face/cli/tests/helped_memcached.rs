@@ -10,7 +10,7 @@ use std::time::Duration;
 use spillway_lab::peers::Memcached;
 use support::{Client, Options, Scene, eventually, resident, value_of};
 
-/// Debian's protocol test: all ascii and binary tests.
+/// Runs Debian's protocol test with all ASCII and binary tests.
 fn memccapable(address: SocketAddr) {
     let output = std::process::Command::new("memccapable")
         .args(["-h", &address.ip().to_string(), "-p", &address.port().to_string(), "-t", "20"])
@@ -90,7 +90,7 @@ fn raise_descriptor_limit() {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
 }
 
-/// A client that asks for much and reads nothing costs a bounded amount of memory, and nobody else anything.
+/// A client that requests much data and reads nothing uses bounded memory and does not slow other clients down.
 #[test]
 fn a_client_that_never_reads_is_bounded() {
     let mut scene = Scene::start();
@@ -103,7 +103,7 @@ fn a_client_that_never_reads_is_bounded() {
     let mut greedy = Client::new(scene.raw).stream().try_clone().unwrap();
     greedy.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
     let request = format!("get {key}\r\n").repeat(100);
-    // 500 MB asked for at the least, were it all taken.
+    // At least 500 MB requested, if everything were accepted.
     let mut taken = 0;
     while taken < 10_000 && greedy.write_all(request.as_bytes()).is_ok() {
         taken += 1;
@@ -115,7 +115,7 @@ fn a_client_that_never_reads_is_bounded() {
     let bound = 64 << 20;
     assert!(grown.0 < bound && grown.1 < bound, "server and helper grew by {grown:?} bytes");
 
-    // And when it reads at last, every byte is there.
+    // When the client reads at last, it gets every byte.
     greedy.set_read_timeout(Some(support::PATIENCE)).unwrap();
     let expected =
         format!("VALUE {key} 0 500000\r\n{}\r\nEND\r\n", String::from_utf8(value_of(key, 500_000)).unwrap());
@@ -128,7 +128,7 @@ fn a_client_that_never_reads_is_bounded() {
 }
 
 #[test]
-fn a_client_cut_in_the_middle_of_a_message_harms_nobody() {
+fn a_client_that_ends_inside_a_message_does_not_affect_others() {
     let scene = Scene::start();
     let mut other = Client::new(scene.raw);
     other.set("k", b"before");
@@ -143,7 +143,7 @@ fn a_client_cut_in_the_middle_of_a_message_harms_nobody() {
     }
     eventually("memcached closed them all", || scene.stat("curr_connections") < 20);
     let value = other.get("k").unwrap();
-    assert!(value == b"before" || value == b"after", "never a part: {value:?}");
+    assert!(value == b"before" || value == b"after", "a whole value: {value:?}");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn memcached_killed_and_restarted_is_helped_again() {
     let mut client = Client::new(scene.raw);
     client.set("k", b"v");
     scene.server.kill();
-    assert!(client.ended(), "its connection is told");
+    assert!(client.ended(), "the client's connection ends");
     eventually("the helper refuses while its link is down", || TcpStream::connect(scene.raw).is_err());
     scene.server.restart().unwrap();
     scene.await_helped();
@@ -174,7 +174,7 @@ fn memcached_killed_and_restarted_is_helped_again() {
 }
 
 #[test]
-fn a_helper_killed_and_started_again_harms_no_direct_client() {
+fn a_killed_helper_does_not_affect_direct_clients() {
     let mut scene = Scene::start();
     let (mut direct, mut helped) = (Client::new(scene.direct()), Client::new(scene.raw));
     direct.set("k", b"v");
@@ -186,7 +186,7 @@ fn a_helper_killed_and_started_again_harms_no_direct_client() {
 }
 
 #[test]
-fn a_helper_out_of_descriptors_serves_those_it_has() {
+fn a_helper_out_of_descriptors_serves_its_present_clients() {
     let scene = Scene::with(Options { helper_files: 128, ..Options::default() });
     let mut first = Client::new(scene.raw);
     first.set("k", b"v");
@@ -200,7 +200,7 @@ fn a_helper_out_of_descriptors_serves_those_it_has() {
 }
 
 #[test]
-fn a_server_out_of_connections_refuses_and_serves_those_it_has() {
+fn a_server_out_of_connections_refuses_new_and_serves_present_clients() {
     let memcached = Memcached::default().connections(40);
     let scene = Scene::with(Options { memcached, ..Options::default() });
     let mut first = Client::new(scene.raw);
@@ -241,7 +241,7 @@ fn many_clients_write_and_read_what_they_wrote() {
 }
 
 #[test]
-fn the_helper_tells_what_it_does() {
+fn the_helpers_status_names_its_service() {
     let scene = Scene::start();
     let mut client = Client::new(scene.raw);
     client.set("k", b"v");
