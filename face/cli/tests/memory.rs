@@ -274,7 +274,7 @@ fn clients_of_a_sidecar_that_do_not_read_are_paused_before_they_are_closed_and_g
 }
 
 #[test]
-fn a_sidecar_closes_no_client_while_the_server_accepts_no_requests_and_later_accepts_new_clients() {
+fn requests_that_a_server_does_not_accept_close_no_client_of_a_sidecar() {
     let mut served = Served::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
     let sidecar = served.sidecar(&["--protocol", "memcached", "--max-memory", "4MiB"]);
     let mut idle = Client::new(sidecar.address);
