@@ -18,12 +18,10 @@ use support::sidecar::{Served, Sidecar};
 use support::tampering::{Tampering, TamperingProxy};
 use support::{Client, Ending, PATIENCE, SPILLWAY, Scene, Scratch, eventually, loopback, value_of};
 
-/// Prefix of all keys.
 const MARKER: &[u8] = b"altered-key";
 const KEYS: usize = 40;
 /// Services of the helper, each with a link and a proxy of its own.
 const SERVICES: usize = 8;
-/// Clients of each service.
 const CLIENTS: usize = 3;
 /// New clients whose connections are kept open.
 const RECENT_CLIENTS_MAX: usize = 20;
@@ -40,7 +38,6 @@ fn key(number: usize) -> (String, Vec<u8>) {
     (key, value)
 }
 
-/// Outcomes of requests.
 #[derive(Debug, Default)]
 struct Tally {
     right: AtomicU64,
@@ -137,7 +134,6 @@ fn open_new_clients(address: SocketAddr, is_over: &AtomicBool) {
     }
 }
 
-/// Runs clients at these addresses until `is_done`.
 fn run_load(
     addresses: &[SocketAddr],
     new_client_addresses: &[SocketAddr],
@@ -242,7 +238,6 @@ fn assert_unharmed(server: SocketAddr, tally: &Tally) {
     }
 }
 
-/// A helped memcached, and a second helper whose links are altered.
 fn helped(tampering: Tampering) -> (Scene, Helped) {
     let scene = Scene::start();
     fill(scene.direct());

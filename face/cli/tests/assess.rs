@@ -91,7 +91,6 @@ fn several_processes_are_measured_at_the_same_time() {
     let list: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text} {error}"));
     let found: Vec<String> = list.as_array().unwrap().iter().map(|one| one["pid"].to_string()).collect();
     assert_eq!((code, found), (Some(0), pids.to_vec()));
-    // A missing process does not stop the measurement of the others.
     let (code, text, error) = spillway(&["assess", "4194305", second, "--seconds", "0.1"]);
     assert!(code == Some(1) && error.contains("no process 4194305"), "{error}");
     assert!(text.contains(&format!("sleep ({second})")), "{text}");

@@ -58,7 +58,6 @@ fn a_correct_file_is_shown_and_mistakes_have_positions() {
     let lines: Vec<&str> = stderr.lines().collect();
     assert!(lines[0].starts_with(&format!("{}:4:12: give \"tcp\"", wrong.path())), "{stderr}");
     assert!(lines[1].starts_with(&format!("{}:5:20: give a whole number", wrong.path())), "{stderr}");
-    // The helper reports the same mistakes.
     let (code, _, helper) = spillway(&["helper", "--config", wrong.path()]);
     assert!(code == Some(1) && helper.contains(lines[0]) && helper.contains(lines[1]), "{helper}");
     let (code, _, stderr) = spillway(&["check", "/no/such/file"]);

@@ -10,7 +10,6 @@ use std::process::Command;
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const HOSTS: &str = include_str!("support/hosts.sh");
 
-/// Where a block runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     OneHost,

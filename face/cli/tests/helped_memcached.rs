@@ -115,7 +115,6 @@ fn a_client_that_never_reads_is_bounded() {
     let bound = 64 << 20;
     assert!(grown.0 < bound && grown.1 < bound, "server and helper grew by {grown:?} bytes");
 
-    // When the client reads at last, it gets every byte.
     greedy.set_read_timeout(Some(support::PATIENCE)).unwrap();
     let expected =
         format!("VALUE {key} 0 500000\r\n{}\r\nEND\r\n", String::from_utf8(value_of(key, 500_000)).unwrap());

@@ -110,7 +110,6 @@ impl HelperProcess {
         kill_process(Pid::from_child(&self.child), signal).expect("it runs");
     }
 
-    /// Waits for a log line with this text.
     fn line(&self, words: &str) -> String {
         loop {
             let line = self.lines.recv_timeout(Duration::from_secs(30));
@@ -185,7 +184,6 @@ fn a_second_signal_ends_the_helper_at_once() {
         helper.lines.try_iter().any(|line| line.contains("second time"))
     });
     assert!(helper.end().success());
-    // The client's connection is closed or reset.
     assert!(matches!(client.read(&mut [0; 1]), Ok(0) | Err(_)));
 }
 

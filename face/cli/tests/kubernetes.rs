@@ -105,7 +105,6 @@ fn mistakes_are_found() {
     }
 }
 
-/// A pod template.
 struct Pods {
     name: String,
     labels: BTreeMap<String, String>,
@@ -117,7 +116,6 @@ impl Pods {
         ["initContainers", "containers"].into_iter().flat_map(|list| items(&self.spec[list]))
     }
 
-    /// Port numbers and protocols by name.
     fn ports(&self) -> BTreeMap<&str, (u64, &str)> {
         let ports = self.containers().flat_map(|container| items(&container["ports"]));
         ports
@@ -213,7 +211,6 @@ fn ports_labels_and_secrets_agree() {
     }
     assert_eq!(secrets.len(), 2);
     for pods in &pods {
-        // All key files named in a pod are mounted.
         let ports = pods.ports();
         let volumes: BTreeSet<&str> =
             items(&pods.spec["volumes"]).map(|volume| text(&volume["name"])).collect();
@@ -317,7 +314,6 @@ fn the_helpers_configuration_is_valid_and_matches_the_other_manifests() {
         let mounts = helper.containers().flat_map(|container| items(&container["volumeMounts"]));
         assert!(mounts.into_iter().any(|mount| key.starts_with(text(&mount["mountPath"]))), "{key}");
     }
-    // A drain must end before the pod is killed.
     let grace = helper.spec["terminationGracePeriodSeconds"].as_u64().unwrap();
     assert!(shown.contains("drain_deadline = \"30s\"") && grace > 30);
 

@@ -42,7 +42,6 @@ fn while_clients_ask(address: SocketAddr, work: impl FnOnce()) -> u64 {
     replies.into_inner()
 }
 
-/// Runs a command that must succeed.
 fn spillway(arguments: &[&str]) -> String {
     let output = Command::new(SPILLWAY).args(arguments).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -68,7 +67,6 @@ fn sidecar_goes_on(served: &Served, log: &str, break_it: impl FnOnce()) -> u64 {
     assert!(replies >= 6 && sidecar.not_ended_in_order() == 0, "{:#}", sidecar.status());
     assert!(sidecar.status()["thread_failure"].is_null());
     let dropped = sidecar.number("/log_lines_dropped");
-    // A client that is still connected when the drain begins.
     let mut last = Client::new(sidecar.address);
     assert!(last.version().is_some());
     assert_eq!(sidecar.stop(), Some(0), "an orderly end");

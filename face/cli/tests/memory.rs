@@ -106,7 +106,6 @@ fn fill(server: SocketAddr) {
     client.set("small", b"12345");
 }
 
-/// The outcome of an attack.
 struct Attacked {
     /// Connections of attackers that were reset; each is opened again.
     closed: u64,
@@ -115,7 +114,6 @@ struct Attacked {
     peak_bytes: u64,
 }
 
-/// When an attack ends.
 #[derive(Clone, Copy, PartialEq)]
 enum Until {
     /// After [`ATTACK`], once an attacker was closed and an honest client served; later on a slow machine.
@@ -149,7 +147,6 @@ fn attack(address: SocketAddr, pid: u32, (attackers, values): (usize, usize), un
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
-        // Attackers that were closed connect again.
         let mut attackers: Vec<TcpStream> =
             (0..attackers).filter_map(|_| never_reading_client(address, values)).collect();
         let began = Instant::now();

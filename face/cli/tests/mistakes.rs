@@ -55,7 +55,6 @@ fn commands_without_a_daemon_name_the_socket_they_tried() {
     }
 }
 
-/// Runs a daemon until it logs this text; returns its log.
 fn log_of(arguments: &[&str], until: &str) -> String {
     use std::io::{BufRead, BufReader};
     let mut daemon = Command::new(SPILLWAY).args(arguments).stderr(Stdio::piped()).spawn().unwrap();

@@ -169,7 +169,6 @@ fn outcome(output: &Output) -> (bool, String) {
     (output.status.success(), text(&output.stdout) + &text(&output.stderr))
 }
 
-/// The settings that tests change.
 #[derive(Clone)]
 struct Settings {
     listen: Vec<SocketAddr>,
@@ -224,7 +223,6 @@ fn settings_change_under_load_without_a_failed_request() {
     eventually("new links", || scene.keys_in_use().len() == 2);
     assert_eq!((scene.clients("raw_clients"), scene.clients("library_clients")), (15, 30));
 
-    // A service and a listener are added and removed.
     let (more_raw, second) = (loopback(free_port()), loopback(free_port()));
     let more = format!(
         "[service.second]\nserver = \"{}\"\nlisten = [\"{second}\"]\nkey_files = [\"b.key\"]",
@@ -334,7 +332,6 @@ fn a_service_is_drained_under_load_without_a_failed_request() {
     assert!(stays.version().is_some() && leaves.version().is_some(), "present clients are served");
     drop(leaves);
     eventually("library clients have moved", || scene.clients("library_clients") == 0);
-    // The last client is reset at the deadline, and counted as failed.
     assert!(stays.ended());
     let status = waiting.wait().unwrap();
     let (_, message) = outcome(&waiting.wait_with_output().unwrap());
@@ -377,7 +374,6 @@ fn refused_clients_are_counted_and_logged() {
     });
     assert_eq!(scene.status()["services"][0]["refused"]["address"], 1);
 
-    // A limit that is reached already.
     let helper = "max_connections = 1".to_owned();
     scene.reload(&Settings { helper, ..scene.settings() });
     assert!(Client::try_new(scene.raw).is_none_or(|mut client| client.version().is_none()));
@@ -455,7 +451,6 @@ fn the_service_manager_is_notified() {
     };
     let config = scratch.path("helper.toml");
     let listen = loopback(free_port());
-    // The helper is ready without a running server.
     let settings = format!(
         "[helper]\nthreads = 1\nsocket = \"{}\"\n[service.a]\nserver = \"127.0.0.1:1\"\nlisten = [\"{listen}\"]\n",
         scratch.path("h.sock")

@@ -96,7 +96,6 @@ fn a_helper_is_registered_while_it_serves() {
     assert_eq!((&status["registrations"], &status["error"]), (&1.into(), &Value::Null));
     assert!(spillway(&["status"], &scratch).contains(&format!("registered as {link} for")));
 
-    // A reload changes the registered address.
     config(&format!("advertise = \"{elsewhere}\""));
     let changed = spillway(&["reload"], &scratch);
     assert!(changed.contains(&format!("advertise = \"{elsewhere}\"")), "{changed}");

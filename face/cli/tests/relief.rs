@@ -34,7 +34,6 @@ impl Sessions {
         Sessions((0..count).map(|_| BlockingSession::open(routes.clone(), settings).unwrap()).collect())
     }
 
-    /// Each session sets and gets a key of its own.
     fn use_all(&mut self) {
         for (number, session) in self.0.iter_mut().enumerate() {
             let request = format!("set k{number} 0 0 6\r\nv{number:05}\r\nget k{number}\r\n");

@@ -15,7 +15,6 @@ use support::{SPILLWAY, Scratch, loopback};
 /// Number of faults, one each second.
 const FAULTS: usize = 8;
 
-/// A server and its two helpers.
 struct Scene {
     helpers: Vec<Process>,
     launches: Vec<Launch>,

@@ -48,7 +48,6 @@ fn socket(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Reads up to the end of the stream.
 fn rest(stream: &mut impl Read) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).map(|_| bytes)
@@ -186,7 +185,6 @@ fn each_direction_ends_independently() {
     stream.write_all(b"set a 0 0 1\r\nx\r\nget a\r\n").unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(rest(&mut stream).unwrap(), b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
-    // The server closes first.
     let mut stream = socket(sidecar.address);
     stream.write_all(b"get a\r\nquit\r\n").unwrap();
     assert_eq!(rest(&mut stream).unwrap(), b"VALUE a 0 1\r\nx\r\nEND\r\n");
@@ -284,7 +282,6 @@ fn a_load_balancer_announces_client_addresses() {
     let binary = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c\x7f\x00\x00\x09\x7f\x00\x00\x01\x30\x39\x2b\xcb";
     for header in [b"PROXY TCP4 127.0.0.9 127.0.0.1 12345 11211\r\n".as_slice(), binary, b"PROXY UNKNOWN\r\n"]
     {
-        // With the request behind the header, in one piece and in two.
         for cut in [0, 5, header.len()] {
             let mut stream = socket(sidecar.address);
             let all = [header, b"version\r\nquit\r\n"].concat();
@@ -325,7 +322,6 @@ fn a_server_that_was_restarted_resets_and_serves_again() {
 #[test]
 fn without_any_carrier_clients_wait_and_are_reset() {
     let (place, scratch) = (Place::local().unwrap(), Scratch::new());
-    // A port that never accepts links.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = silent.local_addr().unwrap().to_string();
     let web = spillway_ports::free_address();
@@ -342,7 +338,6 @@ fn without_any_carrier_clients_wait_and_are_reset() {
     assert!(code == 503 && why.starts_with("no carrier: "), "{code} {why}");
 }
 
-/// Status code and text of `/health`.
 fn health(web: SocketAddr) -> (u16, String) {
     let mut stream = socket(web);
     stream.write_all(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -396,7 +391,6 @@ fn a_draining_sidecar_lets_requests_finish() {
     assert_eq!(sidecar.process.wait(PATIENCE).unwrap().code(), Some(0));
     assert!(!std::fs::exists(&sidecar.status_socket).unwrap());
 
-    // Connections that are not idle at the deadline are reset.
     let mut sidecar = served.sidecar(&["--protocol", "redis", "--drain-deadline", "100ms", "--relief", "on"]);
     let mut waits = socket(sidecar.address);
     waits.write_all(b"BLPOP list 0\r\n").unwrap();

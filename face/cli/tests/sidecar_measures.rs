@@ -133,7 +133,6 @@ fn all_replies_of_memcached_are_counted() {
     converse(sidecar.address, all.as_bytes(), b"OK\r\nMN\r\n");
     let prompt = measured.len() as u64 + 2 + 1; // `quiet` has two `mn`, and `end` is one
     expect(&sidecar, prompt + operators.len() as u64, prompt);
-    // Many requests outstanding at a time.
     let many = "get n\r\n".repeat(30_000) + "mn\r\n";
     converse(sidecar.address, many.as_bytes(), b"END\r\nMN\r\n");
     expect(&sidecar, prompt + operators.len() as u64 + 30_001, prompt + 30_001);

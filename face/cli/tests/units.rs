@@ -97,7 +97,6 @@ impl System {
         }
     }
 
-    /// Runs a command inside the system.
     fn run(&self, command: &[&str]) -> Output {
         let init = self.init.to_string();
         Command::new("nsenter")

@@ -24,7 +24,6 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Leaks a text, for arguments with a static lifetime.
 fn kept(text: String) -> &'static str {
     Box::leak(text.into_boxed_str())
 }
@@ -211,7 +210,6 @@ impl HelperWithoutServer {
         HelperWithoutServer { child, log }
     }
 
-    /// The next log line with this text.
     fn line(&mut self, words: &str) -> String {
         let mut lines = self.log.by_ref().lines().map_while(Result::ok);
         lines.find(|line| line.contains(words)).unwrap_or_else(|| panic!("no line says: {words}"))
@@ -327,7 +325,6 @@ impl Drop for Haproxy {
     }
 }
 
-/// Connects from this loopback address.
 fn connect_from(source: &str, target: SocketAddr) -> Option<TcpStream> {
     let socket: OwnedFd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddr::new(source.parse::<IpAddr>().unwrap(), 0)).unwrap();

@@ -15,9 +15,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why no server was chosen; each variant holds the text for the operator.
 pub(crate) enum ChooseError {
-    /// No server has the name.
     Unknown(String),
-    /// Several servers have the name.
     Several(String),
 }
 
@@ -51,14 +49,12 @@ pub(crate) fn choose(name: Option<&str>, all: bool) -> Result<Vec<ServerPage>, C
     }
 }
 
-/// Prints which servers a command is about to change.
 pub(crate) fn announce(what: &str, pages: &[ServerPage]) {
     for page in pages {
         eprintln!("spillway: {what}: {}", described(page));
     }
 }
 
-/// An operator's name for a server.
 #[derive(Debug, PartialEq, Eq)]
 enum ServerName<'a> {
     Pid(u32),
@@ -205,12 +201,10 @@ fn add<'a>(value: &mut Value, numbers: impl Iterator<Item = (&'a str, u64)>) {
     }
 }
 
-/// Virtual connections of all links.
 pub(crate) fn connections(status: &ServerStatus) -> u64 {
     status.links.iter().map(|link| link.connections).sum()
 }
 
-/// Authenticated links.
 pub(crate) fn established(status: &ServerStatus) -> usize {
     status.links.iter().filter(|link| link.state != "authenticating").count()
 }
@@ -280,7 +274,6 @@ pub(crate) fn as_text(page: &ServerPage, status: &ServerStatus) -> String {
     text
 }
 
-/// A virtual connection for programs.
 pub(crate) fn connection_json(connection: &ConnectionStatus, peer: Option<std::net::SocketAddr>) -> Value {
     json!({
         "client": connection.client,

@@ -108,7 +108,6 @@ impl ServiceArgs {
 }
 
 impl Services {
-    /// Resolves host names.
     pub(crate) fn resolve(&self) -> Result<Vec<Service>, AddressError> {
         let service = |given: &ServiceArgs| {
             let mut service = Service::new(given.name.clone(), server_address(&given.server)?);

@@ -13,7 +13,6 @@ pub(crate) fn all() -> Vec<PathBuf> {
     spillway_daemon::usual_directories().iter().filter_map(|own| own.parent()).flat_map(below).collect()
 }
 
-/// The admin socket of the default helper.
 pub(crate) fn helper() -> PathBuf {
     spillway_daemon::find_usual_socket("helper")
 }

@@ -12,12 +12,10 @@ use spillway_transport::Time;
 
 use super::PATIENCE;
 
-/// How a link ended.
 #[derive(Debug, PartialEq)]
 pub enum End {
     /// The server refused the link; the opener's error text.
     Refused(String),
-    /// The connection was closed or reset.
     Closed,
 }
 

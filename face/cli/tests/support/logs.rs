@@ -87,7 +87,6 @@ impl Terminal {
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
-    /// Writes until the terminal accepts no more.
     pub fn fill(&mut self) {
         while self.has_room() {
             match self.slave.write(&[b'x'; 100]) {

@@ -62,7 +62,6 @@ impl Drop for Scratch {
     }
 }
 
-/// A helped memcached.
 pub struct Scene {
     // Fields are dropped in this order: the helper ends first.
     pub helper: Process,
@@ -84,7 +83,6 @@ pub struct Options {
     pub memcached: Memcached,
     pub helper_files: u64,
     pub helper_arguments: Vec<&'static str>,
-    /// Further arguments of `spillway run`.
     pub run_arguments: Vec<&'static str>,
     /// File for the server's standard error, instead of the laboratory's file.
     pub server_log: Option<String>,
@@ -168,7 +166,6 @@ impl Scene {
         });
     }
 
-    /// One number of memcached's `stats`.
     pub fn stat(&self, name: &str) -> u64 {
         let mut client = Client::new(self.direct());
         client.send(b"stats\r\n");

@@ -13,7 +13,6 @@ use spillway_ports::free_port;
 
 use super::{Ending, PATIENCE, SPILLWAY, Scratch, eventually, loopback};
 
-/// A server with its helpers.
 pub struct Served {
     // Fields are dropped in this order: helpers end before the server.
     pub helpers: Vec<Process>,
@@ -22,7 +21,6 @@ pub struct Served {
     pub place: Place,
     /// The server's link port.
     pub link: SocketAddr,
-    /// Link ports of the helpers.
     pub ports: Vec<SocketAddr>,
     client_file: String,
     pub scratch: Scratch,
@@ -53,7 +51,6 @@ impl Served {
         served
     }
 
-    /// The path of the library clients' key file.
     pub fn client_file(&self) -> &str {
         &self.client_file
     }
@@ -107,10 +104,8 @@ fn await_open(port: &SocketAddr) {
     eventually("a helper accepts library clients", || TcpStream::connect(port).is_ok());
 }
 
-/// A running sidecar.
 pub struct Sidecar {
     pub process: Process,
-    /// The address for clients.
     pub address: SocketAddr,
     pub status_socket: String,
 }

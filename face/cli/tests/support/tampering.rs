@@ -16,7 +16,6 @@ const CHUNK_BYTES: usize = 16 << 10;
 const HELLO_VERSIONS: usize = 8;
 const WELCOME_VERSION: usize = 8;
 
-/// How connections are altered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tampering {
     Nothing,
@@ -99,12 +98,10 @@ impl TamperingProxy {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// The number of altered connections.
     pub fn alterations(&self) -> u64 {
         self.shared.alterations.load(Ordering::Relaxed)
     }
 
-    /// The number of chunks with the marker.
     pub fn markers(&self) -> u64 {
         self.shared.markers.load(Ordering::Relaxed)
     }
@@ -225,7 +222,6 @@ impl Random {
     }
 }
 
-/// One direction of a connection.
 struct Direction {
     plan: Plan,
     /// Bytes received before this chunk.

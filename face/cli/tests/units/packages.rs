@@ -13,7 +13,6 @@ pub const PACKAGES: [&str; 4] = ["spillway-sidecar", "spillway-helper", "spillwa
 /// Paths that dpkg and the system change by themselves.
 const THEIRS: [&str; 7] = ["var/lib/dpkg", "var/log", "var/cache", "tmp", "run", "proc", "dev"];
 
-/// Builds the packages from the programs under test.
 fn build() -> PathBuf {
     let debs = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("packages");
     let binaries = Path::new(env!("CARGO_BIN_EXE_spillway")).parent().unwrap();

@@ -13,7 +13,6 @@ pub(super) enum State {
     Missing,
 }
 
-/// The result of one check, and the operator's next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) what: &'static str,

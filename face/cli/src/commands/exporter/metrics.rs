@@ -9,7 +9,6 @@ use crate::commands::servers::{connections, established, of, refusals};
 const SERVER: &[&str] = &["program", "port", "pid"];
 const REFUSED: &[&str] = &["program", "port", "pid", "reason"];
 
-/// The servers of this host at one scrape.
 pub(super) struct Servers {
     samples: Vec<ServerSample>,
     unreadable: usize,

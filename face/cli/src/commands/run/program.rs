@@ -15,7 +15,6 @@ use super::script;
 /// Depth to which scripts that are interpreted by, or start, other scripts are followed.
 const DEPTH: u32 = 4;
 
-/// Why a command runs without the preload library.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
     NoShim(PathBuf),
@@ -80,7 +79,6 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// Checks that the preload library can be loaded into this command.
 pub(super) fn can_preload(command: &OsStr, shim: &Path) -> Result<(), Unfit> {
     let path = found(command).ok_or_else(|| Unfit::NotFound(command.to_owned()))?;
     let library = fs::read(shim).map_err(|error| Unfit::Unreadable(shim.to_path_buf(), error.to_string()))?;

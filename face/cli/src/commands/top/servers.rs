@@ -60,7 +60,6 @@ impl ServerSample {
         established(&self.status)
     }
 
-    /// Virtual connections of all links.
     pub(super) fn connections(&self) -> u64 {
         connections(&self.status)
     }

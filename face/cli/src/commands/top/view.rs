@@ -157,7 +157,6 @@ fn asked(service: &ServiceStatus) -> Option<String> {
     Some(format!("  asked for load {}{refused}{shed}", whole(answered)))
 }
 
-/// A count, without a fraction.
 fn whole(count: u64) -> String {
     if count < 10 { count.to_string() } else { short(count as f64) }
 }
