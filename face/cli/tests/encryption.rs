@@ -98,10 +98,10 @@ fn a_server_that_requires_encryption_refuses_older_peers() {
 #[test]
 fn a_helper_that_requires_encryption_by_file_refuses_older_clients() {
     let scene = Scene::start();
-    let [raw, links] = [(); 2].map(|()| loopback(free_port()));
+    let [plain_port, links] = [(); 2].map(|()| loopback(free_port()));
     let file = |name: &str| scene.scratch.path(name);
     let text = format!(
-        "[helper]\nthreads = 1\nsocket = \"{}\"\n[service.cache]\nserver = \"{}\"\nlisten = [\"{raw}\"]\n\
+        "[helper]\nthreads = 1\nsocket = \"{}\"\n[service.cache]\nserver = \"{}\"\nlisten = [\"{plain_port}\"]\n\
          link_listen = [\"{links}\"]\nkey_files = [\"{}\"]\nclient_key_files = [\"{}\"]\nrequire_encryption = true\n",
         file("required.sock"),
         scene.link,
@@ -112,7 +112,7 @@ fn a_helper_that_requires_encryption_by_file_refuses_older_clients() {
     let launch = Launch::new(SPILLWAY).name("required").args(["helper", "--config", &file("required.toml")]);
     let _helper = scene.place.spawn(&launch).unwrap();
     eventually("the helper serves", || {
-        Client::try_new(raw).is_some_and(|mut client| client.version().is_some())
+        Client::try_new(plain_port).is_some_and(|mut client| client.version().is_some())
     });
     let old = LinkPeer::open_as(links, Role::Client, &scene.client_key, Encryption::Off).err();
     assert_eq!(old, Some(End::Refused("the server speaks none of our link versions".into())));

@@ -82,7 +82,7 @@ fn ask(stream: &mut TcpStream, request: &str) -> Option<String> {
 #[test]
 fn the_switch_works_while_redis_saves_its_data() {
     let (place, scratch) = (Place::local().unwrap(), Scratch::new());
-    let [link, raw] = [(); 2].map(|()| loopback(free_port()));
+    let [link, plain_port] = [(); 2].map(|()| loopback(free_port()));
     let run = [SPILLWAY, "run", "--link", &link.to_string(), "--require", "--"].map(str::to_owned);
     let server = Redis::default()
         .wrapper(run)
@@ -91,17 +91,17 @@ fn the_switch_works_while_redis_saves_its_data() {
         .unwrap();
     let launch = Launch::new(SPILLWAY)
         .name("helper")
-        .args(["helper", "--service", &format!("service={link}"), "--listen", &raw.to_string()])
+        .args(["helper", "--service", &format!("service={link}"), "--listen", &plain_port.to_string()])
         .args(["--threads", "1", "--status-socket", &scratch.path("helper.sock")]);
     let _helper = place.spawn(&launch).unwrap();
-    let helped = || TcpStream::connect(raw).ok().and_then(|mut stream| ask(&mut stream, "PING"));
+    let helped = || TcpStream::connect(plain_port).ok().and_then(|mut stream| ask(&mut stream, "PING"));
     let is_helped = || helped().as_deref() == Some("+PONG\r\n");
     eventually("the helper serves", is_helped);
     let mut direct = TcpStream::connect(server.address()).unwrap();
     for key in 0..20 {
         assert_eq!(ask(&mut direct, &format!("SET key{key} value")).as_deref(), Some("+OK\r\n"));
     }
-    let mut clients: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect(raw).unwrap()).collect();
+    let mut clients: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect(plain_port).unwrap()).collect();
     clients.iter_mut().for_each(|client| assert_eq!(ask(client, "PING").as_deref(), Some("+PONG\r\n")));
     assert!(ask(&mut direct, "BGSAVE").unwrap().contains("started"));
 

@@ -87,15 +87,15 @@ fn a_sidecar_works_without_a_writable_log() {
 
 fn helper_goes_on(scene: &mut Scene, is_counted: bool) {
     let socket = scene.status_socket.clone();
-    let (raw, direct) = (scene.raw, scene.direct());
-    while_clients_ask(raw, || {
+    let (plain_port, direct) = (scene.plain_port, scene.direct());
+    while_clients_ask(plain_port, || {
         spillway(&["reload", "--socket", &socket]);
         spillway(&["relief", "cache", "on", "--socket", &socket]);
         // `off` closes the port; present clients stay.
         spillway(&["relief", "cache", "off", "--socket", &socket]);
-        eventually("the port is closed", || TcpStream::connect(raw).is_err());
+        eventually("the port is closed", || TcpStream::connect(plain_port).is_err());
         spillway(&["relief", "cache", "auto", "--socket", &socket]);
-        eventually("the port is open", || TcpStream::connect(raw).is_ok());
+        eventually("the port is open", || TcpStream::connect(plain_port).is_ok());
         scene.helper.signal(rustix::process::Signal::USR1.as_raw()).unwrap();
         scene.helper.signal(rustix::process::Signal::HUP.as_raw()).unwrap();
         assert!(Client::new(direct).version().is_some());
@@ -104,10 +104,10 @@ fn helper_goes_on(scene: &mut Scene, is_counted: bool) {
         let dropped = || scene.status()["log_lines_dropped"].as_u64();
         eventually("dropped lines are counted", || dropped().is_some_and(|dropped| dropped > 0));
     }
-    let mut last = Client::new(raw);
+    let mut last = Client::new(plain_port);
     last.set("last", b"value");
     scene.helper.signal(TERM).unwrap();
-    eventually("no new clients", || TcpStream::connect(raw).is_err());
+    eventually("no new clients", || TcpStream::connect(plain_port).is_err());
     assert_eq!(last.get("last"), Some(b"value".to_vec()), "present clients are served while draining");
     drop(last);
     let ended = scene.helper.wait(PATIENCE).expect("it ends");
@@ -168,12 +168,12 @@ fn a_server_whose_log_nobody_reads_serves_direct_and_helped_clients() {
     let full = FullPipe::new(&scratch, "full");
     // The preload library logs the helper's link.
     let scene = Scene::with(Options { server_log: Some(full.path.clone()), ..Options::default() });
-    for address in [scene.direct(), scene.raw] {
+    for address in [scene.direct(), scene.plain_port] {
         assert!(while_clients_ask(address, || scene.await_helped()) >= 6);
     }
     (0..3).for_each(|_| connect_a_stranger(scene.link));
     assert!(Client::new(scene.direct()).version().is_some());
-    assert!(Client::new(scene.raw).version().is_some());
+    assert!(Client::new(scene.plain_port).version().is_some());
 }
 
 /// Sends garbage to the link port; the preload library logs it.
@@ -204,7 +204,7 @@ fn a_server_on_a_terminal_that_nobody_reads_serves_direct_and_helped_clients() {
         !terminal.has_room()
     });
     (0..3).for_each(|_| connect_a_stranger(scene.link));
-    for address in [scene.direct(), scene.raw] {
+    for address in [scene.direct(), scene.plain_port] {
         assert!(while_clients_ask(address, || scene.await_helped()) >= 6);
     }
 }
@@ -257,7 +257,7 @@ fn nothing_is_logged_to_what_a_server_opens_as_descriptor_2() {
     let script = scratch.path("server.py");
     fs::write(&script, SERVER).unwrap();
     for kind in ["file", "socket"] {
-        let (port, link, raw) = (free_port(), loopback(free_port()), loopback(free_port()));
+        let (port, link, plain_port) = (free_port(), loopback(free_port()), loopback(free_port()));
         let data = scratch.path(kind);
         let server = Launch::new("python3").args([&script, &port.to_string(), kind, &data]).wrapper([
             SPILLWAY,
@@ -273,13 +273,13 @@ fn nothing_is_logged_to_what_a_server_opens_as_descriptor_2() {
             "--service",
             &format!("a={link}"),
             "--listen",
-            &raw.to_string(),
+            &plain_port.to_string(),
             "--threads",
             "1",
         ]);
         let _helper = place.spawn(&helper).unwrap();
         eventually("clients are served", || {
-            Client::try_new(raw).is_some_and(|mut client| client.version().is_some())
+            Client::try_new(plain_port).is_some_and(|mut client| client.version().is_some())
         });
         assert!(Client::new(loopback(port)).version().is_some());
         let written = fs::read_to_string(&data).unwrap();

@@ -30,20 +30,20 @@ const ATTACK: Duration = Duration::from_secs(6);
 struct Bounded<'a> {
     helper: Process,
     scene: &'a Scene,
-    raw: SocketAddr,
+    plain_port: SocketAddr,
     client_link: SocketAddr,
 }
 
 impl<'a> Bounded<'a> {
     fn start(scene: &'a Scene, max_memory: &str) -> Bounded<'a> {
-        let [raw, client_link] = [(); 2].map(|()| loopback(free_port()));
-        write_config(scene, raw, client_link, max_memory);
+        let [plain_port, client_link] = [(); 2].map(|()| loopback(free_port()));
+        write_config(scene, plain_port, client_link, max_memory);
         let launch =
             Launch::new(SPILLWAY).name("bounded").args(["helper", "--config", &scene.scratch.path("b.toml")]);
         let helper = scene.place.spawn(&launch.open_files(65_536)).unwrap();
-        let bounded = Bounded { helper, scene, raw, client_link };
+        let bounded = Bounded { helper, scene, plain_port, client_link };
         eventually("the helper serves", || {
-            Client::try_new(raw).is_some_and(|mut client| client.version().is_some())
+            Client::try_new(plain_port).is_some_and(|mut client| client.version().is_some())
         });
         bounded
     }
@@ -64,10 +64,10 @@ impl<'a> Bounded<'a> {
     }
 }
 
-fn write_config(scene: &Scene, raw: SocketAddr, client_link: SocketAddr, max_memory: &str) {
+fn write_config(scene: &Scene, plain_port: SocketAddr, client_link: SocketAddr, max_memory: &str) {
     let text = format!(
         "[helper]\nthreads = 1\nsocket = \"{}\"\nmax_memory = \"{max_memory}\"\n[service.cache]\nserver = \"{}\"\n\
-         listen = [\"{raw}\"]\nlink_listen = [\"{client_link}\"]\nkey_files = [\"helper.key\"]\n\
+         listen = [\"{plain_port}\"]\nlink_listen = [\"{client_link}\"]\nkey_files = [\"helper.key\"]\n\
          client_key_files = [\"client.key\"]\n",
         scene.scratch.path("b.sock"),
         scene.link
@@ -184,7 +184,7 @@ fn slow_readers_of_large_values_do_not_affect_other_clients() {
     let scene = Scene::start();
     fill(scene.direct());
     let bounded = Bounded::start(&scene, "8MiB");
-    let attacked = attack(bounded.raw, bounded.helper.pid(), (300, 1), Until::Closed);
+    let attacked = attack(bounded.plain_port, bounded.helper.pid(), (300, 1), Until::Closed);
     is_within(attacked.peak_bytes, 8 * MIB);
     assert!(attacked.closed > 0 && bounded.closed_for_memory() > 0);
     let log = bounded.helper.stderr().unwrap();
@@ -199,7 +199,7 @@ fn many_slow_readers_of_large_values_are_within_the_bound_and_not_closed() {
     let scene = Scene::start();
     fill(scene.direct());
     let bounded = Bounded::start(&scene, "64MiB");
-    let attacked = attack(bounded.raw, bounded.helper.pid(), (300, MANY_VALUES), Until::Over);
+    let attacked = attack(bounded.plain_port, bounded.helper.pid(), (300, MANY_VALUES), Until::Over);
     is_within(attacked.peak_bytes, 64 * MIB);
     assert_eq!((attacked.closed, bounded.closed_for_memory()), (0, 0));
 }
@@ -310,7 +310,7 @@ fn a_library_client_that_does_not_read_uses_bounded_memory() {
     let scene = Scene::start();
     fill(scene.direct());
     let bounded = Bounded::start(&scene, "8MiB");
-    let mut idle = Client::new(bounded.raw);
+    let mut idle = Client::new(bounded.plain_port);
     assert!(idle.version().is_some());
     let mut peer = LinkPeer::open(bounded.client_link, Role::Client, &scene.client_key).unwrap();
     let stranger: SocketAddr = "127.0.0.1:1".parse().unwrap();
@@ -333,7 +333,7 @@ fn a_library_client_that_does_not_read_uses_bounded_memory() {
     }
     println!("{} MiB sent, {} MiB resident at most", sent / MIB, peak / MIB);
     assert!(peak <= 8 * MIB * 5 / 4 + 32 * MIB, "{} MiB resident", peak / MIB);
-    assert!(Client::new(bounded.raw).version().is_some(), "new clients are accepted");
+    assert!(Client::new(bounded.plain_port).version().is_some(), "new clients are accepted");
 }
 
 #[test]
@@ -342,14 +342,14 @@ fn a_lower_limit_closes_the_largest_and_no_active_client() {
     fill(scene.direct());
     let bounded = Bounded::start(&scene, "256MiB");
     let attackers: Vec<TcpStream> =
-        (0..200).filter_map(|_| never_reading_client(bounded.raw, MANY_VALUES)).collect();
+        (0..200).filter_map(|_| never_reading_client(bounded.plain_port, MANY_VALUES)).collect();
     eventually("the attackers hold much memory", || {
         bounded.status()["buffered_bytes"].as_u64().unwrap() > 20 * MIB
     });
-    let mut active: Vec<Client> = (0..10).map(|_| Client::new(bounded.raw)).collect();
+    let mut active: Vec<Client> = (0..10).map(|_| Client::new(bounded.plain_port)).collect();
     active.iter_mut().for_each(|client| assert!(client.get("small").is_some()));
     assert_eq!(bounded.closed_for_memory(), 0);
-    write_config(&scene, bounded.raw, bounded.client_link, "4MiB");
+    write_config(&scene, bounded.plain_port, bounded.client_link, "4MiB");
     let message = bounded.command(&["reload"]);
     assert!(message.contains("max_memory"), "{message}");
     assert!(bounded.status()["buffered_bytes"].as_u64().unwrap() <= 4 * MIB);
@@ -383,25 +383,33 @@ fn writes_fail_soon_after(address: SocketAddr, quit: &[u8], answer: &[u8], more:
 fn a_client_that_writes_after_memcached_has_closed_is_reset() {
     let scene = Scene::start();
     for _ in 0..3 {
-        writes_fail_soon_after(scene.raw, b"quit\r\n", b"", b"set a 0 0 1 noreply\r\nx\r\n");
+        writes_fail_soon_after(scene.plain_port, b"quit\r\n", b"", b"set a 0 0 1 noreply\r\nx\r\n");
     }
 }
 
 #[test]
 fn a_client_that_writes_after_redis_has_closed_is_reset() {
     let scene = Scene::start();
-    let [link, raw] = [(); 2].map(|()| loopback(free_port()));
+    let [link, plain_port] = [(); 2].map(|()| loopback(free_port()));
     let key = scene.scratch.path("helper.key");
     let wrapper =
         [SPILLWAY, "run", "--link", &link.to_string(), "--key", &key, "--require", "--"].map(str::to_owned);
     let _server = spillway_lab::peers::Redis::default().wrapper(wrapper).start(&scene.place).unwrap();
     let launch = Launch::new(SPILLWAY)
         .name("helper of redis")
-        .args(["helper", "--service", &format!("cache={link}"), "--listen", &raw.to_string(), "--key", &key])
+        .args([
+            "helper",
+            "--service",
+            &format!("cache={link}"),
+            "--listen",
+            &plain_port.to_string(),
+            "--key",
+            &key,
+        ])
         .args(["--threads", "1", "--status-socket", &scene.scratch.path("redis.sock")]);
     let _helper = scene.place.spawn(&launch).unwrap();
-    eventually("the helper serves", || TcpStream::connect(raw).is_ok());
+    eventually("the helper serves", || TcpStream::connect(plain_port).is_ok());
     for _ in 0..3 {
-        writes_fail_soon_after(raw, b"QUIT\r\n", b"+OK\r\n", b"SET a b\r\n");
+        writes_fail_soon_after(plain_port, b"QUIT\r\n", b"+OK\r\n", b"SET a b\r\n");
     }
 }

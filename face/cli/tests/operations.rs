@@ -24,7 +24,7 @@ struct Scene {
     server: Peer,
     place: Place,
     link: SocketAddr,
-    raw: SocketAddr,
+    plain_port: SocketAddr,
     client_link: SocketAddr,
     scratch: Scratch,
 }
@@ -36,7 +36,7 @@ impl Scene {
         for name in ["a.key", "b.key", "client.key"] {
             scratch.key(name);
         }
-        let [link, raw, client_link] = [(); 3].map(|()| loopback(free_port()));
+        let [link, plain_port, client_link] = [(); 3].map(|()| loopback(free_port()));
         let wrapper =
             ["run", "--link", &link.to_string(), "--key", &scratch.path("a.key")].map(str::to_owned);
         let more =
@@ -44,17 +44,17 @@ impl Scene {
         let wrapper = [SPILLWAY.to_owned()].into_iter().chain(wrapper).chain(more.map(str::to_owned));
         let server = Memcached::default().wrapper(wrapper).start(&place).unwrap();
         let config = scratch.path("helper.toml");
-        fs::write(&config, text(&scratch, link, &Settings::new(raw, client_link))).unwrap();
+        fs::write(&config, text(&scratch, link, &Settings::new(plain_port, client_link))).unwrap();
         let launch = Launch::new(SPILLWAY).name("helper").args(["helper", "--config", &config]);
         let helper = place.spawn(&launch.open_files(65_536)).unwrap();
-        let scene = Scene { helper, server, place, link, raw, client_link, scratch };
+        let scene = Scene { helper, server, place, link, plain_port, client_link, scratch };
         scene.await_served();
         scene
     }
 
     fn await_served(&self) {
         eventually("the helper serves", || {
-            Client::try_new(self.raw).is_some_and(|mut c| c.version().is_some())
+            Client::try_new(self.plain_port).is_some_and(|mut c| c.version().is_some())
         });
     }
 
@@ -64,7 +64,7 @@ impl Scene {
     }
 
     fn settings(&self) -> Settings {
-        Settings::new(self.raw, self.client_link)
+        Settings::new(self.plain_port, self.client_link)
     }
 
     fn command(&self, arguments: &[&str]) -> (bool, String) {
@@ -129,9 +129,9 @@ impl Scene {
         )
     }
 
-    fn raw_load(&self) -> Load {
-        let keys = ["--server", &self.raw.to_string(), "-c", "15", "--key-size", "24"];
-        self.load("raw", &keys)
+    fn plain_load(&self) -> Load {
+        let keys = ["--server", &self.plain_port.to_string(), "-c", "15", "--key-size", "24"];
+        self.load("plain", &keys)
     }
 
     fn clients(&self, kind: &str) -> u64 {
@@ -181,9 +181,9 @@ struct Settings {
 }
 
 impl Settings {
-    fn new(raw: SocketAddr, client_link: SocketAddr) -> Settings {
+    fn new(plain_port: SocketAddr, client_link: SocketAddr) -> Settings {
         let text = String::new;
-        let (listen, keys) = (vec![raw], vec!["a.key"]);
+        let (listen, keys) = (vec![plain_port], vec!["a.key"]);
         Settings { listen, client_link, keys, helper: text(), service: text(), batch: text(), more: text() }
     }
 }
@@ -202,7 +202,7 @@ fn text(scratch: &Scratch, link: SocketAddr, settings: &Settings) -> String {
 #[test]
 fn settings_change_under_load_without_a_failed_request() {
     let scene = Scene::start();
-    let (library, raw) = (scene.library_load(), scene.raw_load());
+    let (library, plain) = (scene.library_load(), scene.plain_load());
     eventually("plain clients", || scene.clients("raw_clients") == 15);
     eventually("library clients are moved", || scene.clients("library_clients") == 30);
 
@@ -223,15 +223,15 @@ fn settings_change_under_load_without_a_failed_request() {
     eventually("new links", || scene.keys_in_use().len() == 2);
     assert_eq!((scene.clients("raw_clients"), scene.clients("library_clients")), (15, 30));
 
-    let (more_raw, second) = (loopback(free_port()), loopback(free_port()));
+    let (added_port, second) = (loopback(free_port()), loopback(free_port()));
     let more = format!(
         "[service.second]\nserver = \"{}\"\nlisten = [\"{second}\"]\nkey_files = [\"b.key\"]",
         scene.link
     );
-    let grown = Settings { listen: vec![scene.raw, more_raw], more, ..scene.settings() };
+    let grown = Settings { listen: vec![scene.plain_port, added_port], more, ..scene.settings() };
     let message = scene.reload(&grown);
     assert!(message.contains("second: added"), "{message}");
-    for address in [more_raw, second] {
+    for address in [added_port, second] {
         eventually("a new listener serves", || {
             Client::try_new(address).is_some_and(|mut client| client.version().is_some())
         });
@@ -241,7 +241,7 @@ fn settings_change_under_load_without_a_failed_request() {
     let message = scene.reload(&scene.settings());
     assert!(message.contains("second: removed"), "{message}");
     eventually("removed listeners refuse", || {
-        [more_raw, second].iter().all(|address| Client::try_new(*address).is_none())
+        [added_port, second].iter().all(|address| Client::try_new(*address).is_none())
     });
     assert!(stays.version().is_some(), "clients of a removed service are served until they close");
     assert_eq!(scene.status()["services"][1]["removed"], true);
@@ -261,7 +261,7 @@ fn settings_change_under_load_without_a_failed_request() {
     });
     // With an address that is in use, the other settings are not applied either.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = vec![scene.raw, taken.local_addr().unwrap()];
+    let listen = vec![scene.plain_port, taken.local_addr().unwrap()];
     scene.write(&Settings { listen, batch: "max_delay = \"2ms\"".into(), ..scene.settings() });
     let (fine, message) = scene.command(&["reload"]);
     assert!(!fine && message.contains("another program listens there"), "{message}");
@@ -271,13 +271,13 @@ fn settings_change_under_load_without_a_failed_request() {
 
     assert_eq!((scene.clients("raw_clients"), scene.clients("library_clients")), (15, 30));
     library.end_well();
-    raw.end_well();
+    plain.end_well();
 }
 
 #[test]
 fn keys_are_rotated_under_load_without_a_failed_request() {
     let scene = Scene::start();
-    let (library, raw) = (scene.library_load(), scene.raw_load());
+    let (library, plain) = (scene.library_load(), scene.plain_load());
     eventually("plain clients", || scene.clients("raw_clients") == 15);
     eventually("library clients are moved", || scene.clients("library_clients") == 30);
     let id = |name: &str| {
@@ -304,14 +304,14 @@ fn keys_are_rotated_under_load_without_a_failed_request() {
 
     assert_eq!((scene.clients("raw_clients"), scene.clients("library_clients")), (15, 30));
     library.end_well();
-    raw.end_well();
+    plain.end_well();
 
     // With no key that the server knows, the old links stay, and the log has the reason.
     scene.reload(&Settings { keys: vec!["unknown.key"], ..scene.settings() });
     eventually("the log has the reason", || {
         scene.helper.stderr().unwrap().contains("the server does not accept our key for this role")
     });
-    assert!(Client::new(scene.raw).version().is_some(), "the old link still carries clients");
+    assert!(Client::new(scene.plain_port).version().is_some(), "the old link still carries clients");
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn a_service_is_drained_under_load_without_a_failed_request() {
     let scene = Scene::start();
     let mut library = scene.library_load();
     eventually("library clients are moved", || scene.clients("library_clients") == 30);
-    let (mut leaves, mut stays) = (Client::new(scene.raw), Client::new(scene.raw));
+    let (mut leaves, mut stays) = (Client::new(scene.plain_port), Client::new(scene.plain_port));
     assert!(leaves.version().is_some() && stays.version().is_some());
 
     let mut waiting = Command::new(SPILLWAY)
@@ -328,7 +328,7 @@ fn a_service_is_drained_under_load_without_a_failed_request() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    eventually("health checks fail", || Client::try_new(scene.raw).is_none());
+    eventually("health checks fail", || Client::try_new(scene.plain_port).is_none());
     assert!(stays.version().is_some() && leaves.version().is_some(), "present clients are served");
     drop(leaves);
     eventually("library clients have moved", || scene.clients("library_clients") == 0);
@@ -362,10 +362,10 @@ fn a_service_is_drained_under_load_without_a_failed_request() {
 #[test]
 fn refused_clients_are_counted_and_logged() {
     let scene = Scene::start();
-    let mut before = Client::new(scene.raw);
+    let mut before = Client::new(scene.plain_port);
     assert!(before.version().is_some());
     scene.reload(&Settings { service: "clients = [\"10.0.0.0/8\"]".into(), ..scene.settings() });
-    let mut refused = Client::try_new(scene.raw).expect("the host accepts");
+    let mut refused = Client::try_new(scene.plain_port).expect("the host accepts");
     assert!(refused.version().is_none());
     assert!(before.version().is_some(), "present clients stay");
     let log = || scene.helper.stderr().unwrap();
@@ -376,11 +376,11 @@ fn refused_clients_are_counted_and_logged() {
 
     let helper = "max_connections = 1".to_owned();
     scene.reload(&Settings { helper, ..scene.settings() });
-    assert!(Client::try_new(scene.raw).is_none_or(|mut client| client.version().is_none()));
+    assert!(Client::try_new(scene.plain_port).is_none_or(|mut client| client.version().is_none()));
     eventually("the log has the reason", || log().contains("as many clients as it may (max_connections)"));
     assert!(before.version().is_some());
     scene.reload(&scene.settings());
-    assert!(Client::new(scene.raw).version().is_some());
+    assert!(Client::new(scene.plain_port).version().is_some());
 }
 
 #[test]

@@ -16,12 +16,12 @@ use support::{Client, SPILLWAY, Scene, Scratch, eventually, loopback};
 
 /// Runs `attack`; one direct and one helped client must be served afterwards.
 fn unharmed(scene: &Scene, attack: impl FnOnce()) {
-    let (mut plain, mut helped) = (Client::new(scene.direct()), Client::new(scene.raw));
+    let (mut direct, mut helped) = (Client::new(scene.direct()), Client::new(scene.plain_port));
     helped.set("k", b"v");
     attack();
-    assert_eq!(plain.get("k"), Some(b"v".to_vec()));
+    assert_eq!(direct.get("k"), Some(b"v".to_vec()));
     assert_eq!(helped.get("k"), Some(b"v".to_vec()));
-    assert_eq!(Client::new(scene.raw).get("k"), Some(b"v".to_vec()), "new clients are served");
+    assert_eq!(Client::new(scene.plain_port).get("k"), Some(b"v".to_vec()), "new clients are served");
 }
 
 fn refusal(port: SocketAddr, role: Role, key: &Key) -> End {

@@ -69,14 +69,14 @@ fn an_override_moves_sessions_and_replaces_their_choice() {
     sessions.use_until_on(scene.client_link);
 
     // `off` at the helper: new clients are refused, present plain clients stay, library clients move to the server.
-    let mut plain = Client::new(scene.raw);
+    let mut plain = Client::new(scene.plain_port);
     relief(&scene, &[&pid, "auto"]);
     let (is_fine, text, error) = relief(&scene, &["cache", "off"]);
     assert!(is_fine && text.contains(": relief off, 20 clients still have to move"), "{text} {error}");
     sessions.use_until_on(scene.link);
     assert!(plain.version().is_some(), "a plain client is served");
     eventually("new clients are refused", || {
-        Client::try_new(scene.raw).is_none_or(|mut client| client.version().is_none())
+        Client::try_new(scene.plain_port).is_none_or(|mut client| client.version().is_none())
     });
     let status = scene.status();
     let service = &status["services"][0];

@@ -36,7 +36,7 @@ fn server_of(pid: u32) -> Option<Value> {
 fn helped_clients_are_listed_with_their_own_addresses() {
     let scene = Scene::start();
     let pid = scene.server.pid();
-    let mut clients: Vec<Client> = (0..5).map(|_| Client::new(scene.raw)).collect();
+    let mut clients: Vec<Client> = (0..5).map(|_| Client::new(scene.plain_port)).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         client.set(&format!("key{number}"), &[b'x'; 100]);
     }
@@ -99,7 +99,7 @@ fn the_switch_ends_links_and_direct_clients_stay() {
     let pid = scene.server.pid().to_string();
     let mut direct = Client::new(scene.direct());
     direct.set("k", b"v");
-    let mut helped = Client::new(scene.raw);
+    let mut helped = Client::new(scene.plain_port);
     assert_eq!(helped.get("k"), Some(b"v".to_vec()));
 
     let (is_fine, text, error) = spillway(&["server", "off", &pid, "--within", "1s", "--wait"]);
@@ -111,14 +111,14 @@ fn the_switch_ends_links_and_direct_clients_stay() {
         server_of(scene.server.pid()).unwrap()["refused"]["link_off"].as_u64().unwrap() > 0
     });
     assert!(
-        Client::try_new(scene.raw).is_none_or(|mut client| client.version().is_none()),
+        Client::try_new(scene.plain_port).is_none_or(|mut client| client.version().is_none()),
         "no client is helped"
     );
 
     let (is_fine, text, error) = spillway(&["server", "on", &pid]);
     assert!(is_fine && text.contains(": on"), "{text} {error}");
     scene.await_helped();
-    assert_eq!(Client::new(scene.raw).get("k"), Some(b"v".to_vec()));
+    assert_eq!(Client::new(scene.plain_port).get("k"), Some(b"v".to_vec()));
     assert_eq!(direct.get("k"), Some(b"v".to_vec()));
 }
 
@@ -137,7 +137,7 @@ fn links_without_clients_end_at_once() {
 #[test]
 fn a_reader_that_closes_the_pipe_makes_no_command_fail() {
     let scene = Scene::start();
-    let mut client = Client::new(scene.raw);
+    let mut client = Client::new(scene.plain_port);
     client.set("key", b"value");
     let (pid, socket) = (scene.server.pid().to_string(), scene.status_socket.as_str());
     let commands: [&[&str]; 9] = [

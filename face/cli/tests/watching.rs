@@ -31,7 +31,7 @@ fn kept(text: String) -> &'static str {
 #[test]
 fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
     let scene = Scene::start();
-    let mut client = Client::new(scene.raw);
+    let mut client = Client::new(scene.plain_port);
     client.set("key", b"value");
     let socket = ["--socket", &scene.status_socket];
     let done = AtomicBool::new(false);
@@ -126,7 +126,7 @@ fn draws_on_a_terminal(status_socket: &str) {
 #[test]
 fn connections_are_listed_with_their_counts() {
     let scene = Scene::start();
-    let mut clients: Vec<_> = (0..3).map(|_| Client::new(scene.raw)).collect();
+    let mut clients: Vec<_> = (0..3).map(|_| Client::new(scene.plain_port)).collect();
     clients[1].set("key", b"0123456789");
     let of = |arguments: &[&str]| {
         let output =
@@ -164,7 +164,7 @@ fn curl_reads_metrics_status_and_health() {
         let output = Command::new("curl").args(["-sS", "--max-time", "30"]).args(more).arg(url).output();
         text(&output.expect("curl is installed").stdout)
     };
-    Client::new(scene.raw).set("key", b"value");
+    Client::new(scene.plain_port).set("key", b"value");
     let all = curl("/metrics", &[]);
     assert!(all.contains("spillway_helper_links{service=\"cache\",context=\"0\",state=\"up\"} 1\n"), "{all}");
     assert!(curl("/metrics", &["--head"]).starts_with("HTTP/1.1 200 OK"));
@@ -183,7 +183,7 @@ fn curl_reads_metrics_status_and_health() {
     assert!(curl("/", &[]).contains("<p class=\"bad\">cache: relief is off"));
     set_override("auto");
     assert_eq!(curl("/health", &[]), "healthy\n");
-    let staying = Client::new(scene.raw);
+    let staying = Client::new(scene.plain_port);
     assert!(
         spillway(&["drain", "cache", "--deadline", "60s", "--socket", &scene.status_socket]).status.success()
     );
@@ -308,7 +308,7 @@ impl Haproxy {
             config.push_str(&format!(
                 "listen front{index}\n  bind {front}\n  unique-id-format %ci-%cp\n  server helper {} source 127.0.0.2 \
                  {option}\n",
-                scene.raw
+                scene.plain_port
             ));
         }
         let path = scene.scratch.path("haproxy.cfg");
@@ -377,12 +377,12 @@ fn clients_behind_haproxy_keep_their_addresses() {
         assert!(via.starts_with("127.0.0.2:"), "{via}");
     }
     // A load balancer must send the header; headers of other clients are not trusted.
-    let mut without_header = connect_from("127.0.0.2", scene.raw).unwrap();
+    let mut without_header = connect_from("127.0.0.2", scene.plain_port).unwrap();
     assert_eq!(ask(&mut without_header, b"version\r\n"), None, "reset");
-    let mut untrusted = connect_from("127.0.0.4", scene.raw).unwrap();
+    let mut untrusted = connect_from("127.0.0.4", scene.plain_port).unwrap();
     let line = b"PROXY TCP4 127.0.0.9 127.0.0.1 1 2\r\n";
     assert_eq!(ask(&mut untrusted, line).as_deref(), Some("ERROR\r\n"), "a request like any other");
-    let mut stranger = connect_from("127.0.0.2", scene.raw).unwrap();
+    let mut stranger = connect_from("127.0.0.2", scene.plain_port).unwrap();
     assert_eq!(
         ask(&mut stranger, b"PROXY TCP4 8.8.8.8 127.0.0.1 1 2\r\nversion\r\n"),
         None,

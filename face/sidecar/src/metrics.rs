@@ -60,13 +60,13 @@ const ALL: [Declared<Snapshot>; 25] = [
     Declared::gauge(
         "spillway_sidecar_sla_seconds",
         NONE,
-        "The p99 of replies that is wanted.",
+        "Wanted p99 latency of replies.",
         |snapshot, family| family.sample(&[], snapshot.status.sla_us as f64 / 1e6),
     ),
     Declared::gauge(
         "spillway_sidecar_buffered_bytes",
         NONE,
-        "Bytes of memory that hold what waits, of all connections.",
+        "Memory for buffered data of all connections.",
         |snapshot, family| family.count(&[], snapshot.status.buffered_bytes),
     ),
     Declared::gauge(
@@ -84,13 +84,13 @@ const ALL: [Declared<Snapshot>; 25] = [
     Declared::counter(
         "spillway_sidecar_connections_accepted_total",
         NONE,
-        "Local connections taken.",
+        "Local connections accepted.",
         |snapshot, family| family.count(&[], snapshot.status.taken),
     ),
     Declared::counter(
         "spillway_sidecar_connections_announced_total",
         NONE,
-        "Local connections taken on the word of a load balancer (PROXY protocol).",
+        "Local connections accepted with a load balancer's PROXY header.",
         |snapshot, family| family.count(&[], snapshot.status.announced),
     ),
     Declared::counter(
@@ -109,13 +109,13 @@ const ALL: [Declared<Snapshot>; 25] = [
     Declared::counter(
         "spillway_sidecar_moves_total",
         REASON,
-        "How often sessions went on elsewhere: lost, drain, sent_away, relief.",
+        "Moves of sessions to another carrier: lost, drain, sent_away, relief.",
         |snapshot, family| by_reason(family, &snapshot.status.moves),
     ),
     Declared::counter(
         "spillway_sidecar_carriers_lost_total",
         REASON,
-        "Carriers lost, or that did not take a session: socket, closed, silent, link, refused, drain, asked.",
+        "Carriers that were lost or rejected a session: socket, closed, silent, link, refused, drain, asked.",
         |snapshot, family| by_reason(family, &snapshot.status.carriers_lost),
     ),
     Declared::counter(
@@ -133,19 +133,19 @@ const ALL: [Declared<Snapshot>; 25] = [
     Declared::counter(
         "spillway_sidecar_replies_total",
         NONE,
-        "Replies, as the configured protocol tells them apart.",
+        "Replies, as counted by the configured protocol.",
         |snapshot, family| family.count(&[], snapshot.status.replies),
     ),
     Declared::counter(
         "spillway_sidecar_replies_unmeasured_total",
         NONE,
-        "Replies whose time says nothing about the server: the command may block, or the client did not read.",
+        "Replies whose latency says nothing about the server: the command may block, or the client did not read.",
         |snapshot, family| family.count(&[], snapshot.status.replies_unmeasured),
     ),
     Declared::counter(
         "spillway_sidecar_measuring_given_up_total",
         REASON,
-        "Connections whose requests could not be followed any more; their bytes go on as before.",
+        "Connections whose requests could not be parsed any more; their bytes are still forwarded.",
         |snapshot, family| by_reason(family, &snapshot.status.gave_up),
     ),
     Declared::histogram(
@@ -174,7 +174,7 @@ const ALL: [Declared<Snapshot>; 25] = [
     Declared::counter(
         "spillway_sidecar_relief_decisions_total",
         &["kind"],
-        "What relief has decided: activations, canaries, back_offs, cures, releases, words, orders_to_helpers, \
+        "Relief decisions: activations, canaries, back_offs, cures, releases, words, orders_to_helpers, \
      orders_to_server, orders_failed.",
         |snapshot, family| by_reason(family, &snapshot.status.decisions),
     ),
@@ -187,7 +187,7 @@ const ALL: [Declared<Snapshot>; 25] = [
     Declared::counter(
         "spillway_sidecar_log_lines_dropped_total",
         NONE,
-        "Log lines that could not be written, or not as fast as they came.",
+        "Log lines that were lost because they could not be written, or not fast enough.",
         |snapshot, family| family.count(&[], snapshot.status.log_lines_dropped),
     ),
 ];

@@ -51,7 +51,7 @@ impl Service for Running {
     }
 
     fn reload(&mut self) {
-        warn!("a sidecar has nothing to read again: restart it");
+        warn!("a sidecar has no configuration file to reload: restart it to change its options");
     }
 
     fn drain(&mut self) {

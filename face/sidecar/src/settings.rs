@@ -164,7 +164,7 @@ pub enum StartError {
         /// The system's error.
         error: io::Error,
     },
-    /// The admin socket cannot be made, or the metrics port cannot be listened on.
+    /// The admin socket cannot be created, or the sidecar cannot listen on the metrics port.
     Port(PortError),
     /// The host has no descriptors or threads left.
     Host(io::Error),
@@ -178,15 +178,18 @@ impl fmt::Display for StartError {
             StartError::Sla => write!(f, "--sla: from {SLA_MIN:?} to {SLA_MAX:?}"),
             StartError::NobodyMayCome(address) => write!(
                 f,
-                "--listen {address} takes clients of other hosts, which must be named: --allow-clients CIDR (the \
-                 sidecar asks for no password and speaks to the server with your key)"
+                "--listen {address} accepts clients of other hosts: name them with --allow-clients CIDR (clients need no \
+                 password, and use the server with the sidecar's key)"
             ),
             StartError::Listen { listen, error } if error.kind() == io::ErrorKind::AddrInUse => {
-                write!(f, "cannot listen on {listen}: another program does, or there is a file")
+                write!(
+                    f,
+                    "cannot listen on {listen}: another program listens there, or the socket's file exists"
+                )
             }
             StartError::Listen { listen, error } => write!(f, "cannot listen on {listen}: {error}"),
             StartError::Port(PortError::Socket { path, error }) => {
-                write!(f, "cannot make the admin socket {}: {error}", path.display())
+                write!(f, "cannot create the admin socket {}: {error}", path.display())
             }
             StartError::Port(PortError::Metrics { address, error }) => {
                 write!(f, "cannot listen on {address} for metrics: {error}")

@@ -185,7 +185,7 @@ impl Worker {
         if self.accept_at.is_some_and(|at| at <= now) {
             self.accept_at = None;
             if let Err(error) = self.watch_listeners() {
-                warn!(%error, "cannot listen again");
+                warn!(%error, "cannot accept connections again; trying again in 1 s");
                 self.accept_at = Some(now + TICK);
             }
         }
@@ -232,7 +232,7 @@ impl Worker {
             let helpers: Vec<SocketAddr> = list.iter().map(|entry| entry.link).collect();
             match helpers.is_empty() {
                 true => info!("{NO_HELPER}"),
-                false => info!(helpers = helpers.len(), "the list of helpers is known"),
+                false => info!(helpers = helpers.len(), "new list of helpers"),
             }
             for mailbox in self.all_mailboxes.iter().filter(|mailbox| !Arc::ptr_eq(mailbox, &self.mailbox)) {
                 mailbox.put(Message::Helpers(helpers.clone()));
@@ -259,7 +259,7 @@ impl Worker {
             Entry::Open(pair) => {
                 // The session moves when its protocol allows; only a lack of descriptors fails here.
                 if let Err(error) = order.apply(now, &mut pair.session) {
-                    warn!(%error, client = %pair.client_text(), "a connection cannot be moved");
+                    warn!(%error, client = %pair.client_text(), "cannot move a connection");
                 }
                 self.pump(now, index, false);
             }
@@ -373,7 +373,7 @@ impl Worker {
         self.memory.changed(pair.counted_bytes, 0);
         self.resources.thread.count_connection(-1);
         if !matches!(ending, Ending::InOrder | Ending::Client) {
-            debug!(client = %pair.client_text(), ?ending, "a local connection was ended");
+            debug!(client = %pair.client_text(), ?ending, "local connection closed");
         }
         if ending == Ending::NoCarrier {
             self.note_no_carrier(now);

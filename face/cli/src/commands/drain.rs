@@ -14,7 +14,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Drain a helper or one of its services
 ///
-/// New clients are refused and health checks fail. Library clients are told to go elsewhere at once; plain clients are
+/// New clients are refused and health checks fail. Library clients are asked to move at once; plain clients are
 /// served until they close, or are reset at the deadline. The helper keeps running; `spillway reload` makes it accept
 /// clients again.
 #[derive(Debug, clap::Args)]

@@ -17,8 +17,8 @@ use metrics::Servers;
 
 /// Serve Prometheus metrics of servers under `spillway run`
 ///
-/// Reads the status pages of this host's servers at each scrape: their processes are not asked and do not notice. A
-/// page can be read by its server's user and by root. SIGTERM ends it.
+/// Reads the status pages of this host's servers at each scrape, without a request to their processes. A page can be
+/// read by its server's user and by root. SIGTERM ends it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Serve /metrics and /health here: HOST:PORT, :PORT for all IPv4 addresses, or PORT for loopback. Without a

@@ -70,7 +70,7 @@ pub struct Scene {
     /// The server's link port.
     pub link: SocketAddr,
     /// The helper's port for plain clients.
-    pub raw: SocketAddr,
+    pub plain_port: SocketAddr,
     /// The helper's port for library clients.
     pub client_link: SocketAddr,
     pub helper_key: Key,
@@ -113,7 +113,7 @@ impl Scene {
         let scratch = Scratch::new();
         let (helper_file, helper_key) = scratch.key("helper.key");
         let (client_file, client_key) = scratch.key("client.key");
-        let [link, raw, client_link] = [(); 3].map(|()| loopback(free_port()));
+        let [link, plain_port, client_link] = [(); 3].map(|()| loopback(free_port()));
         let at = link.to_string();
         let run = [
             SPILLWAY,
@@ -132,7 +132,7 @@ impl Scene {
         let status_socket = scratch.path("helper.sock");
         let launch = Launch::new(SPILLWAY)
             .name("helper")
-            .args(["helper", "--service", &format!("cache={link}"), "--listen", &raw.to_string()])
+            .args(["helper", "--service", &format!("cache={link}"), "--listen", &plain_port.to_string()])
             .args(["--link-listen", &client_link.to_string(), "--key", &helper_file])
             .args(["--client-key", &client_file, "--threads", "1", "--status-socket", &status_socket])
             .args(&options.helper_arguments)
@@ -144,7 +144,7 @@ impl Scene {
             server,
             place,
             link,
-            raw,
+            plain_port,
             client_link,
             helper_key,
             client_key,
@@ -162,7 +162,7 @@ impl Scene {
     /// Waits until the helper serves a plain client.
     pub fn await_helped(&self) {
         eventually("the helper serves", || {
-            Client::try_new(self.raw).is_some_and(|mut c| c.version().is_some())
+            Client::try_new(self.plain_port).is_some_and(|mut c| c.version().is_some())
         });
     }
 

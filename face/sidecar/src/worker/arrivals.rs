@@ -62,7 +62,7 @@ impl Worker {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     self.resources.thread.counters.refused.add(Refusal::Descriptors);
-                    warn!(%error, "cannot accept; trying again soon");
+                    warn!(%error, "cannot accept connections; trying again in 100 ms");
                     self.stop_watching_listeners();
                     self.accept_at = Some(now + ACCEPT_PAUSE);
                     return;
@@ -78,7 +78,7 @@ impl Worker {
         let deadline = now + self.settings.connect_timeout;
         let needs_header = peer.is_some_and(|peer| is_in(&self.settings.proxy_protocol_from, peer.ip()));
         if !needs_header {
-            debug!(client = %peer.map_or_else(String::new, |peer| peer.to_string()), "taken");
+            debug!(client = %peer.map_or_else(String::new, |peer| peer.to_string()), "client accepted");
             return self.begin_session(now, socket, peer, &[], deadline);
         }
         let index = self.table.insert(Entry::Free);
@@ -118,7 +118,7 @@ impl Worker {
     fn reject(&mut self, socket: &OwnedFd, peer: Option<SocketAddr>, why: Refusal) {
         self.resources.thread.counters.refused.add(why);
         let peer = peer.map_or_else(|| "a local client".into(), |peer| peer.to_string());
-        debug!(%peer, ?why, "refused");
+        debug!(%peer, ?why, "client rejected");
         socket::reset_on_close(socket);
     }
 
@@ -142,7 +142,7 @@ impl Worker {
                 }
                 self.resources.thread.counters.announced.add(1);
                 if let (Some(client), Some(via)) = (client, awaiting.peer) {
-                    debug!(%client, %via, "taken");
+                    debug!(%client, %via, "client accepted");
                 }
                 self.begin_session(now, awaiting.socket, client, first, awaiting.deadline);
             }
@@ -164,12 +164,12 @@ impl Worker {
     /// time.
     pub(super) fn reject_awaiting(&mut self, index: u32, why: Option<String>) {
         if let Entry::AwaitingHeader(awaiting) = self.remove_awaiting(index) {
-            let why = why.unwrap_or_else(|| "it sent no PROXY header in time".into());
+            let why = why.unwrap_or_else(|| "no PROXY header in time".into());
             let peer = awaiting.peer.map_or_else(String::new, |peer| peer.to_string());
             let now = Instant::now();
             if self.warn_at <= now {
                 self.warn_at = now + WARN_INTERVAL;
-                warn!(%peer, %why, "a load balancer was refused");
+                warn!(%peer, %why, "load balancer rejected");
             }
             self.reject(&awaiting.socket, awaiting.peer, Refusal::Proxy);
         }
@@ -205,7 +205,7 @@ impl Worker {
         let session = match session {
             Ok(session) => session,
             Err(error) => {
-                warn!(%error, "no session can be opened");
+                warn!(%error, "cannot open a session: the client is reset");
                 return self.give_up(now, index);
             }
         };

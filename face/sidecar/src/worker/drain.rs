@@ -52,7 +52,7 @@ impl Worker {
             is_any_left |= !matches!(self.table.get(index), Entry::Free);
         }
         if reset > 0 {
-            info!(connections = reset, "reset at the deadline: they were not idle");
+            info!(connections = reset, "drain deadline: reset connections that were not idle");
         }
         !is_any_left || deadline + CLOSE_GRACE <= now
     }

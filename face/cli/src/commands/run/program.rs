@@ -48,14 +48,22 @@ impl fmt::Display for Unfit {
             }
             Unfit::Go(path) => write!(
                 f,
-                "{} is a Go program and cannot be helped: it makes system calls past the C library",
+                "{} is a Go program and cannot be helped: it makes system calls without the C library",
                 path.display()
             ),
             Unfit::OtherMachine(path) => {
-                write!(f, "{} is built for another kind of processor than the shim", path.display())
+                write!(
+                    f,
+                    "{} is built for another kind of processor than the preload library",
+                    path.display()
+                )
             }
             Unfit::Bits32(path) => {
-                write!(f, "{} is a 32-bit program and cannot be helped: the shim has 64 bits", path.display())
+                write!(
+                    f,
+                    "{} is a 32-bit program and cannot be helped: the preload library has 64 bits",
+                    path.display()
+                )
             }
             Unfit::Privileged(path) => write!(
                 f,
@@ -71,7 +79,7 @@ impl fmt::Display for Unfit {
             ),
             Unfit::OldGlibc { needed, found } => write!(
                 f,
-                "the shim needs glibc {}.{}, and this system has {}.{}; install a Spillway that was built for it",
+                "the preload library needs glibc {}.{}, and this system has {}.{}; install a Spillway that was built for it",
                 needed.0, needed.1, found.0, found.1
             ),
             Unfit::Unreadable(path, why) => write!(f, "{} cannot be examined: {why}", path.display()),
