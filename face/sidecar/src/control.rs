@@ -17,7 +17,6 @@ use crate::status::SidecarStatus;
 /// How long [`query`] waits for the answer.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A request on the admin socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {

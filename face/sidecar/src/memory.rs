@@ -82,7 +82,6 @@ impl Memory {
         self.supply
     }
 
-    /// Whether connections must be closed now.
     pub fn must_close(&self, now: Instant) -> bool {
         self.bound.is_exceeded(self.total) && self.no_closing_until.is_none_or(|until| until <= now)
     }

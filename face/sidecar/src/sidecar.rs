@@ -29,7 +29,6 @@ const OTHER_FILES: u64 = 128;
 pub struct Sidecar {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// UNIX sockets; each removes its file when dropped.
     files: Vec<SocketFile>,
     ports: Option<ServedPorts>,
 }

@@ -10,7 +10,6 @@ use rustix::net::{
     self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType, sockopt,
 };
 
-/// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 /// Silence after which the kernel sends TCP keep-alive probes to a client.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);

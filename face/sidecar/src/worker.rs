@@ -413,7 +413,6 @@ impl Worker {
     }
 }
 
-/// State of the thread that all its connections use.
 struct Resources {
     thread: Arc<ThreadState>,
     relief: Relief,

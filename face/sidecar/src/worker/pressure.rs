@@ -16,7 +16,6 @@ const CLOSED_INTERVAL: Duration = Duration::from_secs(1);
 /// At most one change to scarce memory, and one back, is logged in this time.
 const SCARCE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Rate limits of the log lines about memory, and the counts for them.
 #[derive(Debug, Default)]
 pub(super) struct Pressure {
     closed: LineLimit,

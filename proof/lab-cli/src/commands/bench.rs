@@ -82,7 +82,6 @@ fn list() -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Passed,
-    /// A check failed.
     Failed,
     /// The experiment stopped before its end.
     Incomplete,

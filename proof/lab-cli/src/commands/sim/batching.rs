@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Share of a core that the server may use, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
     quota: u32,
-    /// What `following` is printed of the service: it may wait for a quarter of this [default: as long as the others]
+    /// SLA for `following`, whose batch delay is a quarter of it [default: --max-delay as for the others]
     #[arg(long, value_name = "TIME", value_parser = delay)]
     sla: Option<Duration>,
     /// Multiply the server's costs by this factor, as on a slow host
