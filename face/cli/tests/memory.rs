@@ -165,7 +165,7 @@ fn attack(address: SocketAddr, pid: u32, (attackers, values): (usize, usize), un
         }
         drop(ending);
         let answered = honest.map(|client| client.join().expect("no request failed"));
-        println!("answered {answered:?}, attackers closed {closed}, new_clients {new_clients:?}");
+        println!("answered {answered:?}, attackers closed {closed}, new clients {new_clients:?}");
         assert!(answered.iter().all(|count| *count > 0), "{answered:?}");
     });
     let (new_clients, peak_bytes) = (new_clients.into_inner(), peak.into_inner());
@@ -215,7 +215,7 @@ fn slow_readers_of_large_values_do_not_affect_other_clients_of_a_sidecar() {
     is_within(attacked.peak_bytes, 64 * MIB);
     assert!(attacked.closed > 0);
     assert!(sidecar.number("/ended/memory") >= attacked.closed, "{:#}", sidecar.status());
-    assert_eq!(sidecar.number("/refused/memory"), 0, "{} new_clients", attacked.new_clients);
+    assert_eq!(sidecar.number("/refused/memory"), 0, "{} new clients", attacked.new_clients);
     assert!(idle.version().is_some(), "a client that holds no memory is not closed");
     let log = sidecar.process.stderr().unwrap();
     assert!(log.contains("memory is scarce"), "{log}");

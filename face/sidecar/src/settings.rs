@@ -178,8 +178,8 @@ impl fmt::Display for StartError {
             StartError::Sla => write!(f, "--sla: from {SLA_MIN:?} to {SLA_MAX:?}"),
             StartError::NobodyMayCome(address) => write!(
                 f,
-                "--listen {address} accepts clients of other hosts: name them with --allow-clients CIDR (clients need no \
-                 password, and use the server with the sidecar's key)"
+                "--listen {address} accepts clients of other hosts: name them with --allow-clients CIDR (clients need \
+                 no password, and use the server with the sidecar's key)"
             ),
             StartError::Listen { listen, error } if error.kind() == io::ErrorKind::AddrInUse => {
                 write!(

@@ -71,7 +71,7 @@ impl Process {
         let kind = Some(rustix::thread::LinkNameSpaceType::Network);
         rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&space), kind).map_err(|error| {
             format!(
-                "process {} has a network namespace of its own, which only root may enter ({error}); run this with sudo",
+                "process {} has another network namespace, which only root may enter ({error}); run this with sudo",
                 self.pid
             )
         })

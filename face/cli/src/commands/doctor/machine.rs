@@ -149,7 +149,8 @@ fn cgroups() -> Finding {
 
 fn namespaces() -> Finding {
     let what = "laboratory";
-    let only = "only `spillway-lab demo` and `spillway-lab bench` need network namespaces; all other commands run without root";
+    let only =
+        "only `spillway-lab demo` and `spillway-lab bench` need them; all other commands run without root";
     let has_them = Path::new("/proc/self/ns/net").exists();
     let is_root = rustix::process::geteuid().is_root();
     let capable = capability(NET_ADMIN) && capability(SYS_ADMIN);

@@ -61,7 +61,7 @@ impl fmt::Display for Unfit {
             Unfit::Bits32(path) => {
                 write!(
                     f,
-                    "{} is a 32-bit program and cannot be helped: the preload library has 64 bits",
+                    "{} is a 32-bit program and cannot be helped: the preload library is 64-bit",
                     path.display()
                 )
             }
@@ -79,7 +79,8 @@ impl fmt::Display for Unfit {
             ),
             Unfit::OldGlibc { needed, found } => write!(
                 f,
-                "the preload library needs glibc {}.{}, and this system has {}.{}; install a Spillway that was built for it",
+                "the preload library needs glibc {}.{}, and this system has {}.{}; install a Spillway that was built \
+                 for it",
                 needed.0, needed.1, found.0, found.1
             ),
             Unfit::Unreadable(path, why) => write!(f, "{} cannot be examined: {why}", path.display()),
