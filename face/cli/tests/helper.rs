@@ -113,7 +113,7 @@ impl HelperProcess {
     fn line(&self, words: &str) -> String {
         loop {
             let line = self.lines.recv_timeout(Duration::from_secs(30));
-            let line = line.unwrap_or_else(|_| panic!("no line says: {words}"));
+            let line = line.unwrap_or_else(|_| panic!("no log line contains {words:?}"));
             if line.contains(words) {
                 return line;
             }

@@ -1,4 +1,4 @@
-//! The manifests in packaging/kubernetes: Kubernetes knows every field, and ports, labels and secrets agree.
+//! The manifests in packaging/kubernetes: every field is valid, and ports, labels and secrets agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -137,7 +137,7 @@ fn items(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("{value} is no text"))
+    value.as_str().unwrap_or_else(|| panic!("{value} is not text"))
 }
 
 fn pods(documents: &[Value]) -> Vec<Pods> {
@@ -256,7 +256,7 @@ fn network_policies_name_existing_pods_and_ports() {
                         "prometheus"
                     } else {
                         let who = all.iter().find(|pods| pods.is_chosen(labels));
-                        &who.unwrap_or_else(|| panic!("{name}: nobody is {labels}")).name
+                        &who.unwrap_or_else(|| panic!("{name}: no pod has the labels {labels}")).name
                     };
                     open.insert((about.name.clone(), wanted.0, wanted.1.to_owned(), who.to_owned()));
                 }

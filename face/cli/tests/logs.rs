@@ -163,7 +163,7 @@ fn dropped_lines_are_logged_when_the_log_works_again() {
 }
 
 #[test]
-fn a_server_whose_log_nobody_reads_serves_direct_and_helped_clients() {
+fn a_server_with_a_full_log_pipe_serves_direct_and_helped_clients() {
     let scratch = Scratch::new();
     let full = FullPipe::new(&scratch, "full");
     // The preload library logs the helper's link.
@@ -185,7 +185,7 @@ fn connect_a_stranger(link: SocketAddr) {
 }
 
 #[test]
-fn a_server_on_a_terminal_that_nobody_reads_serves_direct_and_helped_clients() {
+fn a_server_on_an_unread_terminal_serves_direct_and_helped_clients() {
     let mut terminal = Terminal::new();
     let scene = Scene::with(Options { server_log: Some(terminal.path.clone()), ..Options::default() });
     let mut read = String::new();

@@ -88,7 +88,7 @@ fn a_helper_is_registered_while_it_serves() {
     let place = Place::local().unwrap();
     let mut helper = place.spawn(&launch).unwrap();
     next("the registration", || registered().filter(|link_address| *link_address == link.to_string()));
-    let status: Value = next("status says so", || {
+    let status: Value = next("the registration in the status", || {
         let status: Value = serde_json::from_str(&spillway(&["status", "--json"], &scratch)).unwrap();
         let registration = &status["services"][0]["registration"];
         registration["registered_ms"].is_u64().then(|| registration.clone())

@@ -252,7 +252,7 @@ fn requests_of_a_closed_client_count_as_buffered_until_the_server_has_them() {
     eventually("the sidecar has it", || sidecar.number("/request_bytes") > 100_000);
     sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
     drop(stream);
-    eventually("the client has gone", || sidecar.number("/connections") == 0);
+    eventually("the client is closed", || sidecar.number("/connections") == 0);
     assert!(sidecar.number("/buffered_bytes") >= 100_000, "{:#}", sidecar.status());
     served.server.process().signal(Signal::CONT.as_raw()).unwrap();
     eventually("the server has it", || sidecar.number("/buffered_bytes") == 0);
@@ -310,7 +310,7 @@ fn a_server_that_was_restarted_resets_and_serves_again() {
     let mut client = Client::new(sidecar.address);
     client.set("key", b"value");
     served.server.restart().unwrap();
-    assert!(client.ended(), "the server has closed the session, or does not know it any more");
+    assert!(client.ended(), "the server has closed the session or lost it in the restart");
     eventually("new connections are served", || {
         Client::try_new(sidecar.address).is_some_and(|mut client| client.version().is_some())
     });
@@ -415,7 +415,7 @@ fn the_service_manager_is_notified_and_top_shows_the_sidecar() {
         }
     };
     let (link, address) = (served.link.to_string(), spillway_ports::free_address().to_string());
-    let status = served.scratch.path("told.sock");
+    let status = served.scratch.path("sidecar.sock");
     let launch = Launch::new(SPILLWAY)
         .args(["sidecar", "--link", &link, "--client-key", served.client_file(), "--listen", &address])
         .args(["--status-socket", &status])
@@ -452,6 +452,6 @@ fn wrong_settings_are_errors_at_the_start() {
     assert!(refused(&["--link", "127.0.0.1:1"]).contains("--listen"));
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let told = refused(&["--link", "127.0.0.1:1", "--listen", &address]);
-    assert!(told.contains(&address) && told.contains("another program"), "{told}");
+    let message = refused(&["--link", "127.0.0.1:1", "--listen", &address]);
+    assert!(message.contains(&address) && message.contains("another program"), "{message}");
 }

@@ -61,7 +61,7 @@ fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
         let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let pid = scene.server.pid();
         let servers = document["servers"].as_array().unwrap();
-        let server = servers.iter().find(|one| one["pid"] == pid).expect("it is shown");
+        let server = servers.iter().find(|one| one["pid"] == pid).expect("the server is shown");
         assert_eq!((&server["program"], &server["state"]), (&"memcached".into(), &"on".into()), "{server}");
         assert_eq!((&server["links"], &server["connections"]), (&1.into(), &1.into()), "{server}");
         let rates = &server["rates"];
@@ -141,7 +141,7 @@ fn connections_are_listed_with_their_counts() {
     });
     let address = clients[1].stream().local_addr().unwrap().to_string();
     let rows = list["connections"].as_array().unwrap();
-    let row = rows.iter().find(|row| row["client"] == *address).expect("it is listed");
+    let row = rows.iter().find(|row| row["client"] == *address).expect("the client is listed");
     assert_eq!((&row["kind"], &row["bytes_out"]), (&"raw".into(), &8.into()), "{row}");
     assert_eq!(row["bytes_in"], "set key 0 0 10\r\n0123456789\r\n".len());
     assert_eq!((&row["buffered_bytes"], &row["stalled_ms"]), (&0.into(), &Value::Null));
@@ -212,7 +212,7 @@ impl HelperWithoutServer {
 
     fn line(&mut self, words: &str) -> String {
         let mut lines = self.log.by_ref().lines().map_while(Result::ok);
-        lines.find(|line| line.contains(words)).unwrap_or_else(|| panic!("no line says: {words}"))
+        lines.find(|line| line.contains(words)).unwrap_or_else(|| panic!("no log line contains {words:?}"))
     }
 
     /// The next line with this text of a JSON log.
@@ -373,7 +373,8 @@ fn clients_behind_haproxy_keep_their_addresses() {
         let list: Value = serde_json::from_slice(&list.stdout).expect("JSON");
         let row =
             list["connections"].as_array().unwrap().iter().find(|row| row["client"] == address.to_string());
-        let via = row.expect("it is listed")["via"].as_str().expect("it came through haproxy").to_owned();
+        let via =
+            row.expect("the client is listed")["via"].as_str().expect("an address of haproxy").to_owned();
         assert!(via.starts_with("127.0.0.2:"), "{via}");
     }
     // A load balancer must send the header; headers of other clients are not trusted.

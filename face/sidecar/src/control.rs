@@ -68,7 +68,7 @@ fn set_override(
 ) -> Result<OverrideOutcome, String> {
     let word: Override = word.parse().map_err(|error| format!("{word}: {error}"))?;
     if !shared.set_override(service, word, lasts_ms.map(Duration::from_millis)) {
-        return Err(format!("no service {service} here; there is: {}", shared.name()));
+        return Err(format!("no service {service} here; this sidecar serves {}", shared.name()));
     }
     info!(%service, %word, lasts_ms, "relief: override");
     Ok(OverrideOutcome { word: word.name().to_owned(), clients: 0 })

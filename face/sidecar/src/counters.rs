@@ -89,7 +89,7 @@ pub(crate) enum Ending {
     Server,
     /// The server refused the session.
     Refused,
-    /// The server does not know the session any more.
+    /// The server has no such session any more.
     Gone,
     /// The session found no carrier in time.
     NoCarrier,

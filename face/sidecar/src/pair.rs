@@ -65,7 +65,7 @@ pub(crate) struct Pair {
     to_client: SendBuffer,
     /// The client has finished sending.
     client_ended: bool,
-    /// The session was told that the client has finished sending.
+    /// `session.finish` was called: the client has finished sending.
     is_finish_passed: bool,
     /// The server has finished sending.
     server_ended: bool,

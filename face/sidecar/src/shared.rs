@@ -97,7 +97,7 @@ impl Shared {
         if connections >= u64::from(max) {
             return Err(format!("full: no new clients; {connections} connected, --max-connections {max}"));
         }
-        // Each thread knows the same helpers.
+        // All threads have the same list of helpers.
         let helpers = self.thread_states.first().map(|thread| thread.relief().helpers).unwrap_or_default();
         let is_carrying = connections > self.sum(|counters| counters.waiting.value());
         let histories = self.thread_states.iter().map(|thread| &thread.carrier_history);

@@ -121,7 +121,7 @@ fn misplaced_clients(args: &Args, socket: &Path) -> Result<u64, AskError> {
         };
         return Ok(status[wrong].as_u64().unwrap_or(0));
     }
-    // With `on` a helper has nothing to move: clients come to it by themselves.
+    // With `on` a helper has no clients to move.
     let mut services = status["services"].as_array().into_iter().flatten();
     let service = services.find(|service| args.word == Override::Off && service["name"] == *args.service);
     Ok(service.and_then(|service| service["library_clients"].as_u64()).unwrap_or(0))

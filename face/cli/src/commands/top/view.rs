@@ -239,7 +239,7 @@ mod tests {
         let rates = Rates { seconds: 1.0, context_cpu_percent: vec![100.0; 64], services: vec![rates] };
         let helpers = vec![
             HelperSample { socket: "/run/a".into(), status: Ok(status), rates: Some(rates) },
-            HelperSample { socket: "/run/b".into(), status: Err("nobody there".into()), rates: None },
+            HelperSample { socket: "/run/b".into(), status: Err("no answer".into()), rates: None },
         ];
         let lines = text(&Snapshot { helpers, sidecars: Vec::new(), servers: Vec::new() });
         assert!(lines.iter().all(|line| line.chars().count() <= 79), "{lines:#?}");
@@ -251,7 +251,7 @@ mod tests {
         assert!(all.contains("links to 10.0.0.5:11411: 1 waiting, 1 draining"), "{all}");
         assert!(all.contains("asked for load 12k, refused: proof 7; sent away 40"), "{all}");
         assert!(
-            all.contains("and 57 more") && all.contains("2d07h") && all.contains("/run/b: nobody there"),
+            all.contains("and 57 more") && all.contains("2d07h") && all.contains("/run/b: no answer"),
             "{all}"
         );
     }
