@@ -62,8 +62,8 @@ fn main() -> ExitCode {
         spillway_daemon::say(&format!("spillway: cannot start the thread that writes the log: {error}"));
         return ExitCode::FAILURE;
     }
-    // Dropped also when this thread panics.
-    let _last_lines = LastLines;
+    // A guard: flushes the log also when this thread panics.
+    let _flush_log = FlushLogOnDrop;
     run(cli.command)
 }
 
@@ -75,10 +75,10 @@ fn definition() -> clap::Command {
     Cli::command().version(version)
 }
 
-/// Writes what is left of a daemon's log, where somebody reads it.
-struct LastLines;
+/// Writes the rest of a daemon's log when dropped, for at most 500 ms: standard error may be blocked.
+struct FlushLogOnDrop;
 
-impl Drop for LastLines {
+impl Drop for FlushLogOnDrop {
     fn drop(&mut self) {
         spillway_daemon::flush_log(Duration::from_millis(500));
     }

@@ -1,4 +1,4 @@
-//! Somebody on the path of links alters what passes, between real programs: no client gets a wrong reply, and none hangs.
+//! A tampering proxy alters links between real programs: no client gets a wrong reply, and no client hangs.
 
 mod support;
 
@@ -14,25 +14,23 @@ use serde_json::Value;
 use spillway_lab::peers::Memcached;
 use spillway_lab::{Launch, Place, Process};
 use spillway_ports::free_port;
-use support::beside::{Beside, Served};
-use support::meddler::{Meddler, Meddling};
+use support::sidecar::{Served, Sidecar};
+use support::tampering::{Tampering, TamperingProxy};
 use support::{Client, Ending, PATIENCE, SPILLWAY, Scene, Scratch, eventually, loopback, value_of};
 
-/// All keys begin so.
 const MARKER: &[u8] = b"altered-key";
 const KEYS: usize = 40;
-/// Services of the helper, each with a link, and so a path, of its own.
+/// Services of the helper, each with a link and a proxy of its own.
 const SERVICES: usize = 8;
-/// Clients of each.
 const CLIENTS: usize = 3;
-/// Latest of those that come and go, which stay.
-const NEWCOMERS: usize = 20;
+/// New clients whose connections are kept open.
+const RECENT_CLIENTS_MAX: usize = 20;
 /// Alterations of links that carry plain clients, and of links that carry sessions.
 const ALTERATIONS: (u64, u64) = (700, 400);
-/// Links whose beginning is altered.
+/// Links whose handshake is altered.
 const VERSIONS: u64 = 60;
-/// No machine is as slow as that.
-const AT_MOST: Duration = Duration::from_secs(300);
+/// Longer than a test takes on the slowest machine.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn key(number: usize) -> (String, Vec<u8>) {
     let key = format!("{}-{number}", String::from_utf8_lossy(MARKER));
@@ -40,14 +38,13 @@ fn key(number: usize) -> (String, Vec<u8>) {
     (key, value)
 }
 
-/// What became of requests.
 #[derive(Debug, Default)]
 struct Tally {
     right: AtomicU64,
     wrong: AtomicU64,
-    /// Nothing came within [`PATIENCE`].
+    /// No reply within [`PATIENCE`].
     hung: AtomicU64,
-    /// Their connection ended before the whole reply had come.
+    /// The connection ended before the whole reply had come.
     ended: AtomicU64,
 }
 
@@ -57,17 +54,17 @@ impl Tally {
     }
 }
 
-/// Asks one request after the other, on a new connection where one has ended. Values never change, whoever sets them.
-fn ask(address: SocketAddr, me: usize, patience: Duration, is_over: &AtomicBool, tally: &Tally) {
-    let mut turn = me * 7;
+/// Sends one request after the other, and reconnects when the connection ends. All clients set the same values.
+fn ask(address: SocketAddr, number: usize, timeout: Duration, is_over: &AtomicBool, tally: &Tally) {
+    let mut turn = number * 7;
     while !is_over.load(Ordering::Relaxed) {
         let Ok(mut stream) = TcpStream::connect(address) else {
             std::thread::sleep(Duration::from_millis(10));
             continue;
         };
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(patience)).unwrap();
-        stream.set_write_timeout(Some(patience)).unwrap();
+        stream.set_read_timeout(Some(timeout)).unwrap();
+        stream.set_write_timeout(Some(timeout)).unwrap();
         loop {
             turn += 1;
             let (key, value) = key(turn % KEYS);
@@ -122,53 +119,52 @@ fn outcome(stream: &mut TcpStream, request: &[u8], expected: &[u8]) -> Outcome {
     Outcome::Right
 }
 
-/// New clients come all the time, as they do at a busy service: what was left out of a stream is noticed with what comes next.
-fn come_and_go(address: SocketAddr, is_over: &AtomicBool) {
+/// Opens new clients all the time: bytes left out of a link are noticed only with the bytes that follow.
+fn open_new_clients(address: SocketAddr, is_over: &AtomicBool) {
     let mut latest = VecDeque::new();
     while !is_over.load(Ordering::Relaxed) {
         if let Ok(mut stream) = TcpStream::connect(address) {
             let _ = stream.write_all(format!("get {}\r\n", key(0).0).as_bytes());
             latest.push_back(stream);
         }
-        if latest.len() > NEWCOMERS {
+        if latest.len() > RECENT_CLIENTS_MAX {
             latest.pop_front();
         }
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// Clients ask at these addresses until `is_done`.
-fn busily(
+fn run_load(
     addresses: &[SocketAddr],
-    newcomers: &[SocketAddr],
-    patience: Duration,
+    new_client_addresses: &[SocketAddr],
+    timeout: Duration,
     mut is_done: impl FnMut(&Tally) -> bool,
 ) -> Tally {
     let (tally, is_over) = (Tally::default(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for (number, &address) in addresses.iter().enumerate() {
             let (tally, is_over) = (&tally, &is_over);
-            scope.spawn(move || ask(address, number, patience, is_over, tally));
+            scope.spawn(move || ask(address, number, timeout, is_over, tally));
         }
-        for &address in newcomers {
+        for &address in new_client_addresses {
             let is_over = &is_over;
-            scope.spawn(move || come_and_go(address, is_over));
+            scope.spawn(move || open_new_clients(address, is_over));
         }
         let _ending = Ending(&is_over);
-        let deadline = Instant::now() + AT_MOST;
+        let deadline = Instant::now() + TIMEOUT;
         while !is_done(&tally) && Tally::of(&tally.wrong) + Tally::of(&tally.hung) == 0 {
-            assert!(Instant::now() < deadline, "not within {AT_MOST:?}: {tally:?}");
+            assert!(Instant::now() < deadline, "not within {TIMEOUT:?}: {tally:?}");
             std::thread::sleep(Duration::from_millis(20));
         }
     });
     tally
 }
 
-/// A helper whose links to the server lead through meddlers.
+/// A helper whose links to the server go through tampering proxies.
 struct Helped {
     helper: Process,
     socket: String,
-    meddlers: Vec<Meddler>,
+    proxies: Vec<TamperingProxy>,
     addresses: Vec<SocketAddr>,
 }
 
@@ -178,22 +174,23 @@ impl Helped {
         scratch: &Scratch,
         link: SocketAddr,
         key_file: Option<&str>,
-        meddling: Meddling,
+        tampering: Tampering,
     ) -> Helped {
-        let meddlers: Vec<Meddler> =
-            (0..SERVICES).map(|number| Meddler::before(link, number as u64, meddling, MARKER)).collect();
+        let proxies: Vec<TamperingProxy> = (0..SERVICES)
+            .map(|number| TamperingProxy::before(link, number as u64, tampering, MARKER))
+            .collect();
         let addresses: Vec<SocketAddr> = (0..SERVICES).map(|_| loopback(free_port())).collect();
         let socket = scratch.path("altered.sock");
         let keys = key_file.map_or(String::new(), |file| format!("key_files = [\"{file}\"]\n"));
-        let services = meddlers.iter().zip(&addresses).enumerate().map(|(number, (meddler, address))| {
-            let server = meddler.address;
+        let services = proxies.iter().zip(&addresses).enumerate().map(|(number, (proxy, address))| {
+            let server = proxy.address;
             format!("[service.s{number}]\nserver = \"{server}\"\nlisten = [\"{address}\"]\n{keys}")
         });
         let config = scratch.path("altered.toml");
         let text = format!("[helper]\nthreads = 1\nsocket = \"{socket}\"\n{}", services.collect::<String>());
         fs::write(&config, text).unwrap();
         let launch = Launch::new(SPILLWAY).name("altered").args(["helper", "--config", &config]);
-        Helped { helper: place.spawn(&launch).unwrap(), socket, meddlers, addresses }
+        Helped { helper: place.spawn(&launch).unwrap(), socket, proxies, addresses }
     }
 
     fn await_served(&self) {
@@ -204,15 +201,15 @@ impl Helped {
         }
     }
 
-    fn meddle(&self, meddling: Meddling) {
-        self.meddlers.iter().for_each(|meddler| meddler.meddle(meddling));
+    fn set_tampering(&self, tampering: Tampering) {
+        self.proxies.iter().for_each(|proxy| proxy.set_tampering(tampering));
     }
 
-    fn sum(&self, count: fn(&Meddler) -> u64) -> u64 {
-        self.meddlers.iter().map(count).sum()
+    fn sum(&self, count: fn(&TamperingProxy) -> u64) -> u64 {
+        self.proxies.iter().map(count).sum()
     }
 
-    /// Clients of each service.
+    /// Each service's address, repeated for `each` clients.
     fn clients(&self, each: usize) -> Vec<SocketAddr> {
         self.addresses.iter().flat_map(|&address| vec![address; each]).collect()
     }
@@ -237,102 +234,108 @@ fn assert_unharmed(server: SocketAddr, tally: &Tally) {
     assert_eq!(counts, (0, 0), "wrong replies, clients that hung: {tally:?}");
     let mut client = Client::new(server);
     for (key, value) in (0..KEYS).map(key) {
-        assert_eq!(client.get(&key), Some(value), "{key} is what was set");
+        assert_eq!(client.get(&key), Some(value), "{key} has the value that was set");
     }
 }
 
-/// A helped memcached, and a second helper whose links are altered.
-fn helped(meddling: Meddling) -> (Scene, Helped) {
+fn helped(tampering: Tampering) -> (Scene, Helped) {
     let scene = Scene::start();
     fill(scene.direct());
     let key_file = scene.scratch.path("helper.key");
-    let helped = Helped::start(&scene.place, &scene.scratch, scene.link, Some(&key_file), meddling);
+    let helped = Helped::start(&scene.place, &scene.scratch, scene.link, Some(&key_file), tampering);
     (scene, helped)
 }
 
 #[test]
 fn altered_links_give_plain_clients_no_wrong_reply_and_none_hangs() {
-    let (mut scene, mut helped) = helped(Meddling::Anywhere);
+    let (mut scene, mut helped) = helped(Tampering::Anywhere);
     let clients = helped.clients(CLIENTS);
-    let tally =
-        busily(&clients, &helped.addresses, PATIENCE, |_| helped.sum(Meddler::alterations) >= ALTERATIONS.0);
-    println!("{} alterations, {tally:?}", helped.sum(Meddler::alterations));
-    helped.meddle(Meddling::Nothing);
+    let tally = run_load(&clients, &helped.addresses, PATIENCE, |_| {
+        helped.sum(TamperingProxy::alterations) >= ALTERATIONS.0
+    });
+    println!("{} alterations, {tally:?}", helped.sum(TamperingProxy::alterations));
+    helped.set_tampering(Tampering::Nothing);
     helped.await_served();
     assert_unharmed(scene.direct(), &tally);
     assert!(Tally::of(&tally.right) > ALTERATIONS.0, "{tally:?}");
-    assert_eq!(helped.sum(Meddler::markers), 0, "nothing passed that was not encrypted");
+    assert_eq!(helped.sum(TamperingProxy::markers), 0, "no plaintext passed the proxy");
     assert!(helped.links().iter().all(|link| link["encrypted"] == true), "{:?}", helped.links());
     assert!(helped.helper.exit().is_none() && scene.server.process().exit().is_none());
 }
 
-/// What the test above would see without encryption: it looks closely enough.
+/// Checks the test above: without encryption it would find wrong replies or hanging clients.
 #[test]
 fn without_a_key_the_same_alterations_give_wrong_replies() {
     let (place, scratch, link) = (Place::local().unwrap(), Scratch::new(), loopback(free_port()));
-    let words = [SPILLWAY, "run", "--link", &link.to_string(), "--require", "--"].map(str::to_owned);
-    let server = Memcached::default().wrapper(words).start(&place).unwrap();
+    let arguments = [SPILLWAY, "run", "--link", &link.to_string(), "--require", "--"].map(str::to_owned);
+    let server = Memcached::default().wrapper(arguments).start(&place).unwrap();
     fill(server.address());
-    let helped = Helped::start(&place, &scratch, link, None, Meddling::Anywhere);
+    let helped = Helped::start(&place, &scratch, link, None, Tampering::Anywhere);
     let clients = helped.clients(CLIENTS);
-    // Some wait for a reply that was left out.
-    let tally = busily(&clients, &[], Duration::from_secs(2), |_| false);
+    // A short timeout: some clients wait for a reply that was left out.
+    let tally = run_load(&clients, &[], Duration::from_secs(2), |_| false);
     assert!(Tally::of(&tally.wrong) + Tally::of(&tally.hung) > 0, "{tally:?}");
-    assert!(helped.sum(Meddler::markers) > 0, "the marker is seen where it passes");
+    assert!(helped.sum(TamperingProxy::markers) > 0, "the proxy finds the marker in plaintext");
 }
 
 #[test]
 fn older_versions_in_the_handshake_give_no_link_that_is_not_encrypted() {
-    let (scene, helped) = helped(Meddling::Versions);
-    let tally = busily(&helped.clients(1), &[], PATIENCE, |_| helped.sum(Meddler::connections) >= VERSIONS);
+    let (scene, helped) = helped(Tampering::Versions);
+    let tally =
+        run_load(&helped.clients(1), &[], PATIENCE, |_| helped.sum(TamperingProxy::connections) >= VERSIONS);
     assert!(helped.links().iter().all(|link| link["state"] != "up"), "{:?}", helped.links());
     assert_eq!(Tally::of(&tally.right), 0, "no link came up: {tally:?}");
-    assert_eq!(helped.sum(Meddler::markers), 0);
-    helped.meddle(Meddling::Nothing);
+    assert_eq!(helped.sum(TamperingProxy::markers), 0);
+    helped.set_tampering(Tampering::Nothing);
     helped.await_served();
     assert!(helped.links().iter().all(|link| link["encrypted"] == true), "{:?}", helped.links());
     assert_unharmed(scene.direct(), &tally);
 }
 
-/// The rest of a record is withheld, and nothing follows: neither end waits for it for ever.
+/// The end of a record is withheld, and nothing follows: both ends give the link up after a timeout.
 #[test]
 fn a_record_whose_end_is_withheld_ends_its_link() {
-    let (scene, helped) = helped(Meddling::Tail);
-    let tally = busily(&helped.clients(1), &[], PATIENCE, |tally| Tally::of(&tally.ended) >= SERVICES as u64);
-    assert!(helped.sum(Meddler::alterations) >= SERVICES as u64);
+    let (scene, helped) = helped(Tampering::Tail);
+    let tally =
+        run_load(&helped.clients(1), &[], PATIENCE, |tally| Tally::of(&tally.ended) >= SERVICES as u64);
+    assert!(helped.sum(TamperingProxy::alterations) >= SERVICES as u64);
     assert_unharmed(scene.direct(), &tally);
 }
 
-/// Sessions of sidecars through two helpers, whose links to the server are altered again and again. (Links of library clients
-/// cannot lead through a proxy: a client may only speak for the address that the server sees.)
+/// A sidecar's sessions through two helpers, whose links to the server are altered. Links of library clients cannot go
+/// through a proxy: a client may use only the address that the server sees.
 #[test]
 fn altered_links_give_clients_of_sidecars_no_wrong_reply_and_no_error() {
     let served = Served::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
     fill(served.server.address());
-    let meddlers = [101, 102].map(|seed| Meddler::before(served.link, seed, Meddling::Anywhere, MARKER));
+    let proxies =
+        [101, 102].map(|seed| TamperingProxy::before(served.link, seed, Tampering::Anywhere, MARKER));
     let ports = [(); 2].map(|()| loopback(free_port()));
     let key_file = served.scratch.path("helper.key");
-    let start = |(meddler, port): (&Meddler, &SocketAddr)| {
+    let start = |(proxy, port): (&TamperingProxy, &SocketAddr)| {
         let launch = Launch::new(SPILLWAY)
             .name("helper")
-            .args(["helper", "--service", &format!("service={}", meddler.address)])
+            .args(["helper", "--service", &format!("service={}", proxy.address)])
             .args(["--link-listen", &port.to_string(), "--key", &key_file])
             .args(["--client-key", served.client_file(), "--threads", "1"]);
         served.place.spawn(&launch).unwrap()
     };
-    let mut helpers: Vec<Process> = meddlers.iter().zip(&ports).map(start).collect();
+    let mut helpers: Vec<Process> = proxies.iter().zip(&ports).map(start).collect();
     let (server, helper) = (served.link.to_string(), ports.map(|port| port.to_string()).join(","));
-    let words = ["--link", &server, "--helpers", &helper, "--client-key", served.client_file()];
-    let words = words.into_iter().chain(["--relief", "on", "--protocol", "memcached"]).map(str::to_owned);
-    let sidecar = Beside::start(&served.place, &served.scratch, &words.collect::<Vec<_>>());
-    let sum = |count: fn(&Meddler) -> u64| meddlers.iter().map(count).sum::<u64>();
-    let tally = busily(&[sidecar.address; 12], &[], PATIENCE, |_| sum(Meddler::alterations) >= ALTERATIONS.1);
-    println!("{} alterations, {tally:?}", sum(Meddler::alterations));
+    let arguments = ["--link", &server, "--helpers", &helper, "--client-key", served.client_file()];
+    let arguments =
+        arguments.into_iter().chain(["--relief", "on", "--protocol", "memcached"]).map(str::to_owned);
+    let sidecar = Sidecar::start(&served.place, &served.scratch, &arguments.collect::<Vec<_>>());
+    let sum = |count: fn(&TamperingProxy) -> u64| proxies.iter().map(count).sum::<u64>();
+    let tally = run_load(&[sidecar.address; 12], &[], PATIENCE, |_| {
+        sum(TamperingProxy::alterations) >= ALTERATIONS.1
+    });
+    println!("{} alterations, {tally:?}", sum(TamperingProxy::alterations));
     assert_unharmed(served.server.address(), &tally);
-    assert_eq!(Tally::of(&tally.ended), 0, "sessions go on elsewhere: {tally:?}");
+    assert_eq!(Tally::of(&tally.ended), 0, "sessions moved to another carrier: {tally:?}");
     assert!(Tally::of(&tally.right) > ALTERATIONS.1, "{tally:?}");
-    assert!(meddlers.iter().all(|meddler| meddler.alterations() > 20), "each path was altered");
+    assert!(proxies.iter().all(|proxy| proxy.alterations() > 20), "each path was altered");
     assert!(sidecar.number("/moves/lost") >= 50, "{:#}", sidecar.status());
-    assert_eq!(sum(Meddler::markers), 0, "nothing passed that was not encrypted");
+    assert_eq!(sum(TamperingProxy::markers), 0, "no plaintext passed the proxy");
     assert!(helpers.iter_mut().all(|helper| helper.exit().is_none()));
 }

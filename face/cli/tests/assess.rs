@@ -23,7 +23,6 @@ fn assess(pid: u32) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Killed when dropped.
 struct Program(Child);
 
 impl Drop for Program {
@@ -50,10 +49,10 @@ fn a_memcached_under_load_would_be_helped() {
         let ending = Ending(&done);
         let mut last = Value::Null;
         let mut looks = 0;
-        eventually("it is found that batching helps", || {
+        eventually("the verdict is that batching helps", || {
             last = assess(server.pid());
             looks += 1;
-            // On a busy machine a client may come late, and the connection that set the key may still be closing.
+            // On a busy machine a client may connect late, and the connection that set the key may still be closing.
             (last["verdict"] == "yes" && last["connections"] == 16) || looks > 20
         });
         assert_eq!(last["verdict"], "yes", "{last:#}");
@@ -69,16 +68,18 @@ fn a_memcached_under_load_would_be_helped() {
 }
 
 #[test]
-fn a_program_that_only_computes_would_not() {
+fn a_program_that_only_computes_would_not_be_helped() {
     let busy = Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().unwrap();
     let busy = Program(busy);
-    eventually("it is found to be busy by itself", || assess(busy.0.id())["verdict"] == "no_application");
+    eventually("the verdict is that the application is busy", || {
+        assess(busy.0.id())["verdict"] == "no_application"
+    });
     let (_, text, _) = spillway(&["assess", &busy.0.id().to_string(), "--seconds", "0.5"]);
     assert!(text.contains("sh ("), "{text}");
 }
 
 #[test]
-fn several_are_watched_at_the_same_time() {
+fn several_processes_are_measured_at_the_same_time() {
     let idle = || Program(Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap());
     let programs = [idle(), idle(), idle()];
     let pids = programs.each_ref().map(|one| one.0.id().to_string());
@@ -91,21 +92,20 @@ fn several_are_watched_at_the_same_time() {
     let found: Vec<String> =
         list["result"].as_array().unwrap().iter().map(|one| one["pid"].to_string()).collect();
     assert_eq!((code, found), (Some(0), pids.to_vec()));
-    // One that is not there keeps none of the others from being told.
     let (code, text, error) = spillway(&["assess", "4194305", second, "--seconds", "0.1"]);
     assert!(code == Some(1) && error.contains("no process 4194305"), "{error}");
     assert!(text.contains(&format!("sleep ({second})")), "{text}");
 }
 
 #[test]
-fn who_cannot_be_assessed_is_told() {
+fn processes_that_cannot_be_assessed_are_errors() {
     let (code, _, error) = spillway(&["assess", "4194305"]);
     assert!(code == Some(1) && error.contains("no process 4194305"), "{error}");
     let idle = Program(Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap());
     assert_eq!(assess(idle.0.id())["verdict"], "unclear_no_clients");
     if !rustix::process::geteuid().is_root() {
         let (code, _, error) = spillway(&["assess", "1", "--seconds", "0.1"]);
-        assert!(code == Some(1) && error.contains("may not be looked at"), "{error}");
+        assert!(code == Some(1) && error.contains("no permission to read process"), "{error}");
     }
 }
 
@@ -119,7 +119,7 @@ fn finding<'a>(report: &'a Value, what: &str) -> &'a Value {
 }
 
 #[test]
-fn doctor_finds_a_machine_fit_and_a_link_port_open() {
+fn doctor_finds_the_host_fit_and_probes_a_link_port() {
     let (code, report) = doctor(&[]);
     assert_eq!((code, &report["is_fit"]), (Some(0), &Value::Bool(true)), "{report:#}");
     assert_eq!(finding(&report, "preload library")["state"], "ok", "{report:#}");
@@ -139,14 +139,14 @@ fn doctor_finds_a_machine_fit_and_a_link_port_open() {
     let direct = scene.direct().to_string();
     let (code, report) = doctor(&["--link", &direct, "--key", &key]);
     assert_eq!(code, Some(1));
-    assert!(finding(&report, "server")["found"].as_str().unwrap().contains("no link port"), "{report:#}");
+    assert!(finding(&report, "server")["found"].as_str().unwrap().contains("not a link port"), "{report:#}");
     let nobody = loopback(spillway_ports::free_port()).to_string();
     assert_eq!(doctor(&["--link", &nobody]).0, Some(1));
     scene.await_helped();
 }
 
 #[test]
-fn doctor_says_what_an_engine_lacks() {
+fn doctor_names_missing_requirements_of_an_engine() {
     let (code, report) = doctor(&["--engine", "xdp", "--interface", "lo"]);
     assert_eq!(code, Some(1));
     assert!(!finding(&report, "engine xdp")["next"].as_str().unwrap().is_empty(), "{report:#}");

@@ -1,4 +1,4 @@
-//! `spillway check`: exit status, places, the reference and its page; and the helper's unit.
+//! `spillway check`: exit status, positions of mistakes, the reference and its page; and the units.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,41 +38,40 @@ fn project(path: &str) -> PathBuf {
 }
 
 #[test]
-fn what_is_fine_is_shown_and_what_is_not_is_placed() {
+fn a_correct_file_is_shown_and_mistakes_have_positions() {
     let file = File::new("fine.toml", FINE);
-    let (code, said, _) = spillway(&["check", file.path()]);
-    assert!(code == Some(0) && said.contains("fine, 1 services"), "{said}");
+    let (code, stdout, _) = spillway(&["check", file.path()]);
+    assert!(code == Some(0) && stdout.contains("fine, 1 services"), "{stdout}");
     let (code, shown, _) = spillway(&["check", file.path(), "--show"]);
     assert_eq!(code, Some(0));
     for line in ["threads = 0", "max_memory = \"1GiB\"", "clients = [\"10.0.0.0/8\"", "max_delay = \"200us\""]
     {
         assert!(shown.contains(line), "{shown}");
     }
-    // What is shown is a file again, and shows the same.
+    // The output is a valid configuration file with the same values.
     let again = File::new("again.toml", &shown);
     assert_eq!(spillway(&["check", again.path(), "--show"]).1, shown);
 
     let wrong = File::new("wrong.toml", &format!("{FINE}protocol = \"http\"\nlinks_per_thread = 0\n"));
-    let (code, said, told) = spillway(&["check", wrong.path()]);
-    assert_eq!((code, said.as_str()), (Some(1), ""));
-    let lines: Vec<&str> = told.lines().collect();
-    assert!(lines[0].starts_with(&format!("{}:4:12: give \"tcp\"", wrong.path())), "{told}");
-    assert!(lines[1].starts_with(&format!("{}:5:20: give a whole number", wrong.path())), "{told}");
-    // The helper says the same.
+    let (code, stdout, stderr) = spillway(&["check", wrong.path()]);
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert!(lines[0].starts_with(&format!("{}:4:12: give \"tcp\"", wrong.path())), "{stderr}");
+    assert!(lines[1].starts_with(&format!("{}:5:20: give a whole number", wrong.path())), "{stderr}");
     let (code, _, helper) = spillway(&["helper", "--config", wrong.path()]);
     assert!(code == Some(1) && helper.contains(lines[0]) && helper.contains(lines[1]), "{helper}");
-    let (code, _, told) = spillway(&["check", "/no/such/file"]);
-    assert!(code == Some(1) && told.contains("cannot be read"), "{told}");
-    let (code, _, told) = spillway(&["helper", "--config", wrong.path(), "--threads", "2"]);
-    assert!(code == Some(2) && told.contains("--threads"), "{told}");
+    let (code, _, stderr) = spillway(&["check", "/no/such/file"]);
+    assert!(code == Some(1) && stderr.contains("cannot be read"), "{stderr}");
+    let (code, _, stderr) = spillway(&["helper", "--config", wrong.path(), "--threads", "2"]);
+    assert!(code == Some(2) && stderr.contains("--threads"), "{stderr}");
 }
 
 #[test]
 fn keys_may_be_left_unread() {
-    let far = FINE.replace("127.0.0.1:11411", "10.0.0.5:11411");
-    let file = File::new("keys.toml", &format!("{far}key_files = [\"/no/such/key\"]\n"));
-    let (code, _, told) = spillway(&["check", file.path()]);
-    assert!(code == Some(1) && told.contains(":4:14: ") && told.contains("spillway key new"), "{told}");
+    let remote = FINE.replace("127.0.0.1:11411", "10.0.0.5:11411");
+    let file = File::new("keys.toml", &format!("{remote}key_files = [\"/no/such/key\"]\n"));
+    let (code, _, stderr) = spillway(&["check", file.path()]);
+    assert!(code == Some(1) && stderr.contains(":4:14: ") && stderr.contains("spillway key new"), "{stderr}");
     assert_eq!(spillway(&["check", file.path(), "--without-keys"]).0, Some(0));
 }
 
@@ -87,7 +86,6 @@ fn the_reference_is_the_page() {
     );
 }
 
-/// The helper's unit, checked by systemd itself where it is installed.
 #[test]
 fn the_helpers_unit_is_valid_and_hardened() {
     is_valid_and_hardened("spillway-helper.service", "User=spillway");
@@ -108,7 +106,7 @@ fn is_valid_and_hardened(name: &str, user: &str) {
         println!("skipped: systemd-analyze is not installed");
         return;
     }
-    // systemd goes by the name, and looks whether the program is there and the user exists.
+    // systemd requires the unit's own file name, an existing program and an existing user.
     let directory = std::env::temp_dir().join(format!("spillway-unit-{}-{name}", std::process::id()));
     fs::create_dir(&directory).unwrap();
     let path = directory.join(name);
@@ -120,14 +118,14 @@ fn is_valid_and_hardened(name: &str, user: &str) {
             String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         (output.status.success(), text)
     };
-    let (valid, said) = analyze(&["verify", "--man=no"]);
-    // Of its whole machine verify may have things to say; of this unit it must not.
-    let about_it: Vec<&str> = said.lines().filter(|line| line.contains("spillway")).collect();
+    let (valid, stdout) = analyze(&["verify", "--man=no"]);
+    // `verify` may report problems of other units on this host.
+    let about_it: Vec<&str> = stdout.lines().filter(|line| line.contains("spillway")).collect();
     let security = analyze(&["security", "--no-pager", "--offline=true", "--threshold=15"]);
     fs::remove_dir_all(&directory).unwrap();
-    assert!(about_it.is_empty(), "{said}");
+    assert!(about_it.is_empty(), "{stdout}");
     if !valid {
-        println!("systemd-analyze verify cannot look at units here: {said}");
+        println!("systemd-analyze verify cannot look at units here: {stdout}");
     }
-    assert!(security.0, "its exposure is above 1.5: {}", security.1);
+    assert!(security.0, "the unit's exposure is above 1.5: {}", security.1);
 }

@@ -1,7 +1,7 @@
-//! The shell blocks of README and docs run as they are printed, and links lead somewhere.
+//! Runs the shell blocks of README and docs as printed, and checks their links and the names in the sources.
 //!
-//! Each block is run on one host, unless a comment above it says otherwise. Hosts are network namespaces inside a
-//! namespace of the test's own: fixed ports, `/etc/spillway` and `/run` are the test's.
+//! Each block runs on one host, unless a comment above it names another place. Hosts are network namespaces inside the
+//! test's own namespace, which has its own ports, `/etc/spillway` and `/run`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,14 @@ use std::process::Command;
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const HOSTS: &str = include_str!("support/hosts.sh");
 
-/// Where a block is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     OneHost,
-    /// `# on a helper's host` and the like say where a paragraph is run.
+    /// Each paragraph's comment, such as `# on a helper's host`, names its host.
     ThreeHosts,
-    /// On one of those hosts, after the README's blocks: `server`, `helper`, `client`.
+    /// On the host `server`, `helper` or `client`, after the README's blocks.
     Host(String),
-    /// By another test, or by none for a reason.
+    /// Another test runs the block, or the comment gives the reason why it is not run.
     Elsewhere(String),
 }
 
@@ -48,8 +47,8 @@ fn place(comment: &str, page: &Path) -> Place {
         "run on the client's host" => host("client"),
         other => {
             let test = other.strip_prefix("run by ").map(|test| Path::new(ROOT).join(test));
-            let is_told = test.is_some_and(|test| test.exists()) || other.starts_with("not run: ");
-            assert!(is_told, "{}: no place for a block: {other}", page.display());
+            let is_explained = test.is_some_and(|test| test.exists()) || other.starts_with("not run: ");
+            assert!(is_explained, "{}: no place for a block: {other}", page.display());
             Place::Elsewhere(other.to_owned())
         }
     }
@@ -70,7 +69,7 @@ fn blocks(page: &Path) -> Vec<Block> {
     blocks
 }
 
-/// The programs where every user may run them, and a directory for one run.
+/// A directory of one run, with copies of the programs that every user may run.
 struct Run(PathBuf);
 
 impl Run {
@@ -85,7 +84,7 @@ impl Run {
         Run(directory)
     }
 
-    /// Runs a script in namespaces of its own; `None` where this user may not make any.
+    /// Runs a script in its own namespaces; `None` if this user may not create any.
     fn script(&self, script: &str) -> Option<String> {
         let file = self.0.join("script.sh");
         fs::write(&file, format!("{HOSTS}\n{script}")).unwrap();
@@ -118,7 +117,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn every_block_says_where_it_is_run() {
+fn every_block_has_a_known_place() {
     for page in pages() {
         blocks(&page);
     }
@@ -141,13 +140,13 @@ fn blocks_for_one_host_run_as_printed() {
         println!("{}: blocks at lines {lines:?}", page.display());
         let script: String = here.iter().map(|block| block.text.as_str()).collect();
         let run = Run::new(&format!("one-{pages_run}"));
-        let told = run.script(&format!("one_host\nset -e -o pipefail\n{script}")).unwrap();
-        assert!(!told.contains("panicked"), "{told}");
+        let output_text = run.script(&format!("one_host\nset -e -o pipefail\n{script}")).unwrap();
+        assert!(!output_text.contains("panicked"), "{output_text}");
     }
     assert_eq!(pages_run, 2, "README and tutorial");
 }
 
-/// The lines of a block for three hosts as calls of `on HOST`, a paragraph each.
+/// A block for three hosts as calls of `on HOST`, one for each paragraph.
 fn paragraphs(block: &str) -> String {
     let mut script = String::new();
     for paragraph in block.split("\n\n") {
@@ -182,12 +181,15 @@ fn blocks_for_several_hosts_run_as_printed() {
         }
     }
     assert!(run >= 4, "{run}");
-    let told = Run::new("three").script(&script).unwrap();
-    assert!(told.contains("the deployment answers") && !told.contains("panicked"), "{told}");
+    let output_text = Run::new("three").script(&script).unwrap();
+    assert!(
+        output_text.contains("the deployment answers") && !output_text.contains("panicked"),
+        "{output_text}"
+    );
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn links_between_pages_are_valid() {
     let mut dead = Vec::new();
     for page in pages() {
         let text = fs::read_to_string(&page).unwrap();
@@ -203,7 +205,6 @@ fn links_lead_somewhere() {
     assert!(dead.is_empty(), "{dead:#?}");
 }
 
-/// Rust sources, which name things.
 fn sources() -> Vec<PathBuf> {
     let listed = Command::new("git").args(["ls-files", "*.rs"]).current_dir(ROOT).output().unwrap();
     let names = String::from_utf8(listed.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! `require_encryption` of each program refuses peers of before there was encryption and says so; status tells which links
+//! `require_encryption` of each program refuses older peers without encryption and logs it; status shows which links
 //! are encrypted.
 
 mod support;
@@ -35,7 +35,7 @@ fn servers_links(scene: &Scene) -> Vec<Value> {
     ours["links"].as_array().unwrap().clone()
 }
 
-/// What people read of the scene's server and its links.
+/// The lines of `spillway status` about the scene's server and its links.
 fn servers_text(scene: &Scene) -> String {
     let (ok, text) = spillway(&["status"]);
     assert!(ok, "{text}");
@@ -47,7 +47,7 @@ fn servers_text(scene: &Scene) -> String {
 }
 
 #[test]
-fn run_and_helper_that_require_encryption_work_together_and_status_says_so() {
+fn a_server_and_a_helper_that_require_encryption_work_together_and_status_shows_it() {
     let scene = Scene::with(Options {
         run_arguments: vec!["--require-encryption"],
         helper_arguments: vec!["--require-encryption"],
@@ -63,7 +63,7 @@ fn run_and_helper_that_require_encryption_work_together_and_status_says_so() {
 }
 
 #[test]
-fn links_of_older_peers_are_taken_and_shown_where_encryption_is_not_required() {
+fn links_of_older_peers_are_accepted_and_shown_where_encryption_is_not_required() {
     let scene = Scene::start();
     let mut old =
         LinkPeer::open_as(scene.link, Role::Helper, &scene.helper_key, Encryption::Off).ok().unwrap();
@@ -88,20 +88,20 @@ fn a_server_that_requires_encryption_refuses_older_peers() {
         ..Options::default()
     });
     for (role, key) in [(Role::Helper, &scene.helper_key), (Role::Client, &scene.client_key)] {
-        let old = LinkPeer::open_as(scene.link, role, key, Encryption::Off).err().expect("it is refused");
+        let old = LinkPeer::open_as(scene.link, role, key, Encryption::Off).err().expect("refused");
         assert_eq!(old, End::Refused("the server speaks none of our link versions".into()), "{role}");
         assert!(LinkPeer::open(scene.link, role, key).is_ok(), "a newer {role} is not");
     }
-    eventually("the log says why", || fs::read_to_string(&log).unwrap().contains(WHY));
+    eventually("the log has the reason", || fs::read_to_string(&log).unwrap().contains(WHY));
 }
 
 #[test]
 fn a_helper_that_requires_encryption_by_file_refuses_older_clients() {
     let scene = Scene::start();
-    let [raw, links] = [(); 2].map(|()| loopback(free_port()));
+    let [plain_port, links] = [(); 2].map(|()| loopback(free_port()));
     let file = |name: &str| scene.scratch.path(name);
     let text = format!(
-        "[helper]\nthreads = 1\nsocket = \"{}\"\n[service.cache]\nserver = \"{}\"\nlisten = [\"{raw}\"]\n\
+        "[helper]\nthreads = 1\nsocket = \"{}\"\n[service.cache]\nserver = \"{}\"\nlisten = [\"{plain_port}\"]\n\
          link_listen = [\"{links}\"]\nkey_files = [\"{}\"]\nclient_key_files = [\"{}\"]\nrequire_encryption = true\n",
         file("required.sock"),
         scene.link,
@@ -111,13 +111,15 @@ fn a_helper_that_requires_encryption_by_file_refuses_older_clients() {
     fs::write(file("required.toml"), text).unwrap();
     let launch = Launch::new(SPILLWAY).name("required").args(["helper", "--config", &file("required.toml")]);
     let _helper = scene.place.spawn(&launch).unwrap();
-    eventually("it serves", || Client::try_new(raw).is_some_and(|mut client| client.version().is_some()));
+    eventually("the helper serves", || {
+        Client::try_new(plain_port).is_some_and(|mut client| client.version().is_some())
+    });
     let old = LinkPeer::open_as(links, Role::Client, &scene.client_key, Encryption::Off).err();
     assert_eq!(old, Some(End::Refused("the server speaks none of our link versions".into())));
     assert!(LinkPeer::open(links, Role::Client, &scene.client_key).is_ok());
 }
 
-/// A link port of before there was encryption, which takes any number of links and says nothing more.
+/// A link port of an older version without encryption, which accepts links and never replies to requests.
 fn older_server(role: Role, key: &Key) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -133,7 +135,7 @@ fn older_server(role: Role, key: &Key) -> SocketAddr {
     address
 }
 
-/// One link, until its peer ends it: it may have done so before it was accepted.
+/// Serves one link until its peer closes it, which may be before the link is accepted.
 fn serve_older(mut stream: TcpStream, config: Arc<ServerConfig>) {
     let (Ok(peer), Ok(address)) = (stream.peer_addr(), stream.local_addr()) else { return };
     let mut link = ServerLink::new(config, Time::ZERO, peer, address, spillway_keys::fresh().unwrap());
@@ -176,10 +178,10 @@ fn a_helper_that_requires_encryption_refuses_an_older_server() {
         place.spawn(&launch).unwrap()
     };
     let (_required, _preferred) = (start(&["--require-encryption"], "required"), start(&[], "preferred"));
-    let said = |log: &str| fs::read_to_string(scratch.path(log)).unwrap_or_default();
-    eventually("it says why", || said("required").contains(WHY));
+    let log_text = |log: &str| fs::read_to_string(scratch.path(log)).unwrap_or_default();
+    eventually("the log has the reason", || log_text("required").contains(WHY));
     let status = |log: &str| spillway(&["status", "--socket", &scratch.path(&format!("{log}.sock"))]).1;
-    eventually("one that does not require it takes the link", || {
+    eventually("a helper that does not require encryption accepts the link", || {
         status("preferred").contains("1 of 1 links up (not encrypted)")
     });
     assert!(status("required").contains("0 of 1 links up"), "{}", status("required"));
@@ -200,16 +202,16 @@ fn a_sidecar_that_requires_encryption_carries_nothing_to_an_older_server() {
         .wrapper(support::logs::to(Some(&log)));
     let _sidecar = place.spawn(&launch).unwrap();
     let mut client = None;
-    eventually("it takes a client", || {
+    eventually("the sidecar accepts a client", || {
         client = Client::try_new(address);
         client.is_some()
     });
     let _ = client.as_mut().map(|client| client.stream().try_clone().unwrap().write_all(b"version\r\n"));
-    eventually("it says why", || fs::read_to_string(&log).unwrap_or_default().contains(WHY));
+    eventually("the log has the reason", || fs::read_to_string(&log).unwrap_or_default().contains(WHY));
 }
 
 #[test]
-fn what_requires_encryption_needs_a_key() {
+fn requiring_encryption_needs_a_key() {
     let scratch = Scratch::new();
     let listen = loopback(free_port()).to_string();
     let server = loopback(free_port()).to_string();

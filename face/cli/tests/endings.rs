@@ -1,4 +1,4 @@
-//! Servers that end, or whose links end, while clients are helped: nobody waits for what is over.
+//! Servers that end, or whose links end, while clients are helped: the clients' connections end soon.
 
 mod support;
 
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use spillway_lab::peers::{Memcached, Redis};
 use spillway_lab::{Launch, Place};
 use spillway_ports::free_port;
-use support::beside::{Beside, Served};
+use support::sidecar::{Served, Sidecar};
 use support::{Client, PATIENCE, SPILLWAY, Scratch, eventually, loopback};
 
 fn helped_memcached() -> Served {
@@ -22,52 +22,50 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
 }
 
-/// The connection has ended before the test's patience has.
 #[track_caller]
 fn await_end(client: &mut Client) {
     let began = Instant::now();
-    assert!(client.ended() && began.elapsed() < PATIENCE, "the connection lives on");
+    assert!(client.ended() && began.elapsed() < PATIENCE, "the connection has not ended");
 }
 
 #[test]
 fn a_server_that_ends_in_order_ends_the_connections_of_sidecars() {
     let served = helped_memcached();
-    let mut sidecars: Vec<(Beside, Client)> = ["on", "off"]
+    let mut sidecars: Vec<(Sidecar, Client)> = ["on", "off"]
         .into_iter()
         .map(|relief| {
-            let beside = served.beside(&["--protocol", "memcached", "--relief", relief]);
-            let mut client = Client::new(beside.address);
+            let sidecar = served.sidecar(&["--protocol", "memcached", "--relief", relief]);
+            let mut client = Client::new(sidecar.address);
             client.set("key", b"value");
-            (beside, client)
+            (sidecar, client)
         })
         .collect();
     assert_eq!((sidecars[0].0.number("/helped"), sidecars[1].0.number("/direct")), (1, 1));
     signal(served.server.pid(), Signal::TERM);
-    for (beside, client) in &mut sidecars {
+    for (sidecar, client) in &mut sidecars {
         await_end(client);
-        eventually("its end is counted", || beside.number("/ended/in_order") == 1);
-        let mut late = Client::new(beside.address);
+        eventually("the end is counted", || sidecar.number("/ended/in_order") == 1);
+        let mut late = Client::new(sidecar.address);
         await_end(&mut late);
-        eventually("the late connection is counted", || beside.number("/ended/refused") == 1);
+        eventually("the late connection is counted", || sidecar.number("/ended/refused") == 1);
     }
 }
 
-/// Of a server that was killed nothing comes, but its port refuses.
 #[test]
-fn a_server_that_was_killed_is_taken_for_gone_when_its_port_refuses() {
+fn a_killed_server_counts_as_gone_when_its_port_refuses() {
     let served = helped_memcached();
-    let beside = served.beside(&["--protocol", "memcached", "--relief", "off"]);
-    let mut client = Client::new(beside.address);
+    let sidecar = served.sidecar(&["--protocol", "memcached", "--relief", "off"]);
+    let mut client = Client::new(sidecar.address);
     client.set("key", b"value");
     signal(served.server.pid(), Signal::KILL);
     await_end(&mut client);
-    assert_eq!(beside.number("/ended/gone"), 1, "{:#}", beside.status());
-    let mut late = Client::new(beside.address);
+    assert_eq!(sidecar.number("/ended/gone"), 1, "{:#}", sidecar.status());
+    let mut late = Client::new(sidecar.address);
     await_end(&mut late);
-    eventually("the late connection is counted", || beside.number("/ended/refused") == 1);
+    eventually("the late connection is counted", || sidecar.number("/ended/refused") == 1);
 }
 
-/// Writes a request of redis and reads one line. `None`: the connection has ended.
+/// Sends an inline command to redis and reads one line. `None`: the connection has ended.
 fn ask(stream: &mut TcpStream, request: &str) -> Option<String> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(format!("{request}\r\n").as_bytes()).ok()?;
@@ -80,11 +78,11 @@ fn ask(stream: &mut TcpStream, request: &str) -> Option<String> {
     }
 }
 
-/// A child that saves redis' data for minutes has its parent's sockets. The switch works all the same.
+/// A child process that saves redis' data inherits the parent's sockets for minutes; the switch must work nevertheless.
 #[test]
 fn the_switch_works_while_redis_saves_its_data() {
     let (place, scratch) = (Place::local().unwrap(), Scratch::new());
-    let [link, raw] = [(); 2].map(|()| loopback(free_port()));
+    let [link, plain_port] = [(); 2].map(|()| loopback(free_port()));
     let run = [SPILLWAY, "run", "--link", &link.to_string(), "--require", "--"].map(str::to_owned);
     let server = Redis::default()
         .wrapper(run)
@@ -93,17 +91,17 @@ fn the_switch_works_while_redis_saves_its_data() {
         .unwrap();
     let launch = Launch::new(SPILLWAY)
         .name("helper")
-        .args(["helper", "--service", &format!("service={link}"), "--listen", &raw.to_string()])
+        .args(["helper", "--service", &format!("service={link}"), "--listen", &plain_port.to_string()])
         .args(["--threads", "1", "--status-socket", &scratch.path("helper.sock")]);
     let _helper = place.spawn(&launch).unwrap();
-    let helped = || TcpStream::connect(raw).ok().and_then(|mut stream| ask(&mut stream, "PING"));
+    let helped = || TcpStream::connect(plain_port).ok().and_then(|mut stream| ask(&mut stream, "PING"));
     let is_helped = || helped().as_deref() == Some("+PONG\r\n");
     eventually("the helper serves", is_helped);
     let mut direct = TcpStream::connect(server.address()).unwrap();
     for key in 0..20 {
         assert_eq!(ask(&mut direct, &format!("SET key{key} value")).as_deref(), Some("+OK\r\n"));
     }
-    let mut clients: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect(raw).unwrap()).collect();
+    let mut clients: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect(plain_port).unwrap()).collect();
     clients.iter_mut().for_each(|client| assert_eq!(ask(client, "PING").as_deref(), Some("+PONG\r\n")));
     assert!(ask(&mut direct, "BGSAVE").unwrap().contains("started"));
 
@@ -114,7 +112,7 @@ fn the_switch_works_while_redis_saves_its_data() {
     };
     spillway(&["server", "off", &pid, "--within", "1", "--wait"]);
     for client in &mut clients {
-        assert_eq!(ask(client, "PING"), None, "reset when the time is over");
+        assert_eq!(ask(client, "PING"), None, "the helper resets its clients after --within");
     }
     spillway(&["server", "on", &pid]);
     eventually("the helper serves again", is_helped);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use spillway_lab::peers::Memcached;
 use support::{Client, Options, Scene, eventually, resident, value_of};
 
-/// Debian's protocol test: all ascii and binary tests.
+/// Runs Debian's protocol test with all ASCII and binary tests.
 fn memccapable(address: SocketAddr) {
     let output = std::process::Command::new("memccapable")
         .args(["-h", &address.ip().to_string(), "-p", &address.port().to_string(), "-t", "20"])
@@ -41,20 +41,20 @@ fn memccapable_passes_on_the_ordinary_port_under_the_shim() {
 fn memccapable_passes_through_a_helper() {
     for threads in [1, 4] {
         let options = Options { memcached: Memcached::default().threads(threads), ..Options::default() };
-        memccapable(Scene::with(options).raw);
+        memccapable(Scene::with(options).plain_port);
     }
 }
 
 #[test]
-fn plain_and_helped_clients_see_the_same_data() {
+fn direct_and_helped_clients_see_the_same_data() {
     let scene = Scene::with(Options { memcached: Memcached::default().threads(4), ..Options::default() });
-    let (mut plain, mut helped) = (Client::new(scene.direct()), Client::new(scene.raw));
+    let (mut direct, mut helped) = (Client::new(scene.direct()), Client::new(scene.plain_port));
     for size in [0, 1, 64, 1_000, 65_528, 70_000, 500_000, 1_000_000] {
         let key = format!("key-{size}");
         helped.set(&key, &value_of(&key, size));
-        assert_eq!(plain.get(&key), Some(value_of(&key, size)));
+        assert_eq!(direct.get(&key), Some(value_of(&key, size)));
         let other = format!("other-{size}");
-        plain.set(&other, &value_of(&other, size));
+        direct.set(&other, &value_of(&other, size));
         assert_eq!(helped.get(&other), Some(value_of(&other, size)));
     }
     assert_eq!(helped.get("missing"), None);
@@ -65,10 +65,10 @@ fn five_thousand_helped_connections() {
     let memcached = Memcached::default().threads(4).connections(12_000);
     let scene = Scene::with(Options { memcached, ..Options::default() });
     let keys: Vec<String> = (0..100).map(|i| format!("key-{i}")).collect();
-    let mut writer = Client::new(scene.raw);
+    let mut writer = Client::new(scene.plain_port);
     keys.iter().for_each(|key| writer.set(key, &value_of(key, 64)));
     raise_descriptor_limit();
-    let mut clients: Vec<Client> = (0..5_000).map(|_| Client::new(scene.raw)).collect();
+    let mut clients: Vec<Client> = (0..5_000).map(|_| Client::new(scene.plain_port)).collect();
     for round in 0..3 {
         for (i, client) in clients.iter_mut().enumerate() {
             client.send(format!("get {}\r\n", keys[(i + round) % keys.len()]).as_bytes());
@@ -81,7 +81,7 @@ fn five_thousand_helped_connections() {
     assert!(scene.stat("curr_connections") >= 5_000, "memcached counts virtual connections");
     drop(clients);
     eventually("memcached closed them all", || scene.stat("curr_connections") < 50);
-    assert_eq!(Client::new(scene.raw).get(&keys[0]), Some(value_of(&keys[0], 64)));
+    assert_eq!(Client::new(scene.plain_port).get(&keys[0]), Some(value_of(&keys[0], 64)));
 }
 
 fn raise_descriptor_limit() {
@@ -90,20 +90,20 @@ fn raise_descriptor_limit() {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
 }
 
-/// A client that asks for much and reads nothing costs a bounded amount of memory, and nobody else anything.
+/// A client that requests much data and reads nothing uses bounded memory and does not slow other clients down.
 #[test]
 fn a_client_that_never_reads_is_bounded() {
     let mut scene = Scene::start();
-    let mut other = Client::new(scene.raw);
+    let mut other = Client::new(scene.plain_port);
     let key = "large";
     other.set(key, &value_of(key, 500_000));
     let (server, helper) = (scene.server.pid(), scene.helper.pid());
     let before = (resident(server), resident(helper));
 
-    let mut greedy = Client::new(scene.raw).stream().try_clone().unwrap();
+    let mut greedy = Client::new(scene.plain_port).stream().try_clone().unwrap();
     greedy.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
     let request = format!("get {key}\r\n").repeat(100);
-    // 500 MB asked for at the least, were it all taken.
+    // At least 500 MB requested, if everything were accepted.
     let mut taken = 0;
     while taken < 10_000 && greedy.write_all(request.as_bytes()).is_ok() {
         taken += 1;
@@ -115,7 +115,6 @@ fn a_client_that_never_reads_is_bounded() {
     let bound = 64 << 20;
     assert!(grown.0 < bound && grown.1 < bound, "server and helper grew by {grown:?} bytes");
 
-    // And when it reads at last, every byte is there.
     greedy.set_read_timeout(Some(support::PATIENCE)).unwrap();
     let expected =
         format!("VALUE {key} 0 500000\r\n{}\r\nEND\r\n", String::from_utf8(value_of(key, 500_000)).unwrap());
@@ -128,28 +127,28 @@ fn a_client_that_never_reads_is_bounded() {
 }
 
 #[test]
-fn a_client_cut_in_the_middle_of_a_message_harms_nobody() {
+fn a_client_that_ends_inside_a_message_does_not_affect_others() {
     let scene = Scene::start();
-    let mut other = Client::new(scene.raw);
+    let mut other = Client::new(scene.plain_port);
     other.set("k", b"before");
     for cut in ["set k 0 0 100\r\nhalf", "ge", "set k 0 0 5\r\nafter"] {
-        let mut client = Client::new(scene.raw);
+        let mut client = Client::new(scene.plain_port);
         client.send(cut.as_bytes());
         drop(client);
-        let mut reset = Client::new(scene.raw);
+        let mut reset = Client::new(scene.plain_port);
         reset.send(cut.as_bytes());
         reset.send(b"\r\n");
         rustix::net::sockopt::set_socket_linger(reset.stream(), Some(Duration::ZERO)).unwrap();
     }
     eventually("memcached closed them all", || scene.stat("curr_connections") < 20);
     let value = other.get("k").unwrap();
-    assert!(value == b"before" || value == b"after", "never a part: {value:?}");
+    assert!(value == b"before" || value == b"after", "a whole value: {value:?}");
 }
 
 #[test]
 fn a_half_closed_client_still_gets_its_replies() {
     let scene = Scene::start();
-    let mut client = Client::new(scene.raw);
+    let mut client = Client::new(scene.plain_port);
     client.set("k", b"v");
     client.send(b"get k\r\n");
     client.stream().shutdown(std::net::Shutdown::Write).unwrap();
@@ -160,23 +159,23 @@ fn a_half_closed_client_still_gets_its_replies() {
 #[test]
 fn memcached_killed_and_restarted_is_helped_again() {
     let mut scene = Scene::start();
-    let mut client = Client::new(scene.raw);
+    let mut client = Client::new(scene.plain_port);
     client.set("k", b"v");
     scene.server.kill();
-    assert!(client.ended(), "its connection is told");
-    eventually("the helper refuses while its link is down", || TcpStream::connect(scene.raw).is_err());
+    assert!(client.ended(), "the client's connection ends");
+    eventually("the helper refuses while its link is down", || TcpStream::connect(scene.plain_port).is_err());
     scene.server.restart().unwrap();
     scene.await_helped();
-    let mut client = Client::new(scene.raw);
+    let mut client = Client::new(scene.plain_port);
     assert_eq!(client.get("k"), None, "a cache restarts empty");
     client.set("k", b"w");
     assert_eq!(Client::new(scene.direct()).get("k"), Some(b"w".to_vec()));
 }
 
 #[test]
-fn a_helper_killed_and_started_again_harms_no_direct_client() {
+fn a_killed_helper_does_not_affect_direct_clients() {
     let mut scene = Scene::start();
-    let (mut direct, mut helped) = (Client::new(scene.direct()), Client::new(scene.raw));
+    let (mut direct, mut helped) = (Client::new(scene.direct()), Client::new(scene.plain_port));
     direct.set("k", b"v");
     assert_eq!(helped.get("k"), Some(b"v".to_vec()));
     scene.helper.kill();
@@ -186,11 +185,11 @@ fn a_helper_killed_and_started_again_harms_no_direct_client() {
 }
 
 #[test]
-fn a_helper_out_of_descriptors_serves_those_it_has() {
+fn a_helper_out_of_descriptors_serves_its_present_clients() {
     let scene = Scene::with(Options { helper_files: 128, ..Options::default() });
-    let mut first = Client::new(scene.raw);
+    let mut first = Client::new(scene.plain_port);
     first.set("k", b"v");
-    let crowd: Vec<Option<TcpStream>> = (0..300).map(|_| TcpStream::connect(scene.raw).ok()).collect();
+    let crowd: Vec<Option<TcpStream>> = (0..300).map(|_| TcpStream::connect(scene.plain_port).ok()).collect();
     for _ in 0..50 {
         assert_eq!(first.get("k"), Some(b"v".to_vec()));
     }
@@ -200,12 +199,12 @@ fn a_helper_out_of_descriptors_serves_those_it_has() {
 }
 
 #[test]
-fn a_server_out_of_connections_refuses_and_serves_those_it_has() {
+fn a_server_out_of_connections_refuses_new_and_serves_present_clients() {
     let memcached = Memcached::default().connections(40);
     let scene = Scene::with(Options { memcached, ..Options::default() });
-    let mut first = Client::new(scene.raw);
+    let mut first = Client::new(scene.plain_port);
     first.set("k", b"v");
-    let crowd: Vec<Option<Client>> = (0..100).map(|_| Client::try_new(scene.raw)).collect();
+    let crowd: Vec<Option<Client>> = (0..100).map(|_| Client::try_new(scene.plain_port)).collect();
     for _ in 0..50 {
         assert_eq!(first.get("k"), Some(b"v".to_vec()));
     }
@@ -221,7 +220,7 @@ fn many_clients_write_and_read_what_they_wrote() {
         for worker in 0..8 {
             let scene = &scene;
             scope.spawn(move || {
-                let mut client = Client::new(if worker % 4 == 0 { scene.direct() } else { scene.raw });
+                let mut client = Client::new(if worker % 4 == 0 { scene.direct() } else { scene.plain_port });
                 let mut written: HashMap<String, Vec<u8>> = HashMap::new();
                 for i in 0..300 {
                     let key = format!("{worker}-{}", i % 37);
@@ -229,7 +228,7 @@ fn many_clients_write_and_read_what_they_wrote() {
                     client.set(&key, &value);
                     written.insert(key, value);
                     if i % 50 == 49 {
-                        client = Client::new(scene.raw);
+                        client = Client::new(scene.plain_port);
                     }
                 }
                 for (key, value) in &written {
@@ -241,9 +240,9 @@ fn many_clients_write_and_read_what_they_wrote() {
 }
 
 #[test]
-fn the_helper_tells_what_it_does() {
+fn the_helpers_status_names_its_service() {
     let scene = Scene::start();
-    let mut client = Client::new(scene.raw);
+    let mut client = Client::new(scene.plain_port);
     client.set("k", b"v");
     let status = scene.status();
     let text = status.to_string();

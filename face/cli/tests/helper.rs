@@ -1,4 +1,4 @@
-//! The `spillway helper` command as a process: start, signals, status, and what keeps it from starting.
+//! The `spillway helper` command as a process: start, signals, status, and errors at the start.
 
 #[path = "../../helper/tests/support/mod.rs"]
 mod support;
@@ -18,7 +18,7 @@ fn spillway(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_spillway")).args(arguments).output().expect("the command runs")
 }
 
-/// A directory of this test's own, removed when it is done.
+/// A directory of one test, removed when dropped.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -61,7 +61,7 @@ impl HelperProcess {
         HelperProcess::start_as(|program| Command::new(program), directory, server, more)
     }
 
-    /// `command` makes the command that runs the program it is given.
+    /// `command` returns the command that runs the given program.
     fn start_as(
         command: impl Fn(&str) -> Command,
         directory: &Directory,
@@ -94,7 +94,7 @@ impl HelperProcess {
         output.status.success().then(|| serde_json::from_slice(&output.stdout).expect("JSON"))
     }
 
-    /// Waits for both links, and says where clients come in.
+    /// Waits until both threads listen; returns the address for clients.
     fn port(&self) -> SocketAddr {
         let mut port = None;
         wait("the links", || {
@@ -110,11 +110,10 @@ impl HelperProcess {
         kill_process(Pid::from_child(&self.child), signal).expect("it runs");
     }
 
-    /// Waits for a line that has these words.
     fn line(&self, words: &str) -> String {
         loop {
             let line = self.lines.recv_timeout(Duration::from_secs(30));
-            let line = line.unwrap_or_else(|_| panic!("no line says: {words}"));
+            let line = line.unwrap_or_else(|_| panic!("no log line contains {words:?}"));
             if line.contains(words) {
                 return line;
             }
@@ -169,28 +168,27 @@ fn helps_reports_and_drains() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn a_second_signal_ends_the_helper_at_once() {
     let (directory, server) = (Directory::new("twice"), EchoServer::start());
     let mut helper = HelperProcess::start(&directory, server.address, &[]);
     let mut client = connect(helper.port());
     echo(&mut client, 1, 100);
     helper.signal(Signal::TERM);
     helper.line("draining: no new");
-    // As programs do that signal a process and its group: no second wish.
+    // Programs that signal a process and its group send two signals at once: the second one must not count.
     helper.signal(Signal::TERM);
     echo(&mut client, 2, 100);
-    // Whoever insists is obeyed.
-    wait("a second wish", || {
+    // A signal a second later ends the process.
+    wait("a second request to end", || {
         helper.signal(Signal::TERM);
         helper.lines.try_iter().any(|line| line.contains("second time"))
     });
     assert!(helper.end().success());
-    // Ended or reset, as it comes: the client is told.
     assert!(matches!(client.read(&mut [0; 1]), Ok(0) | Err(_)));
 }
 
 #[test]
-fn a_server_that_was_away_is_found_again() {
+fn a_restarted_server_gets_links_again() {
     let (directory, server) = (Directory::new("away"), EchoServer::start());
     let address = server.address;
     let helper = HelperProcess::start(&directory, address, &["--max-delay", "0", "--batch", "fixed"]);
@@ -204,7 +202,7 @@ fn a_server_that_was_away_is_found_again() {
 }
 
 #[test]
-fn running_out_of_descriptors_is_said_and_harms_nobody_who_is_there() {
+fn running_out_of_descriptors_is_logged_and_does_not_affect_present_clients() {
     let (directory, server) = (Directory::new("descriptors"), EchoServer::start());
     let command = |program: &str| {
         let mut command = Command::new("sh");
@@ -248,7 +246,7 @@ fn running_out_of_descriptors_is_said_and_harms_nobody_who_is_there() {
     assert_eq!(told, descriptors);
 }
 
-/// A client that is served, if it is. One that is left to wait is neither.
+/// Connects a client: `Some` if it is served, `None` if it is refused. Panics if the client is left waiting.
 fn served_or_refused(port: SocketAddr) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(port).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
@@ -260,7 +258,7 @@ fn served_or_refused(port: SocketAddr) -> Option<TcpStream> {
 }
 
 #[test]
-fn what_keeps_it_from_starting_is_said() {
+fn errors_at_the_start_name_their_cause() {
     let directory = Directory::new("errors");
     let key = directory.key();
     let open = directory.file("open.key");
@@ -288,7 +286,7 @@ fn what_keeps_it_from_starting_is_said() {
 }
 
 #[test]
-fn keys_are_made_for_their_owner_and_never_overwritten() {
+fn new_keys_are_readable_for_their_owner_only_and_never_overwritten() {
     let directory = Directory::new("keys");
     let path = directory.file("new.key");
     assert!(spillway(&["key", "new", &path]).status.success());

@@ -1,4 +1,4 @@
-//! The manifests in packaging/kubernetes: every field is one that Kubernetes knows, and what belongs together agrees.
+//! The manifests in packaging/kubernetes: every field is valid, and ports, labels and secrets agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,7 +16,6 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/kubernetes")
 }
 
-/// All documents of all manifests.
 fn documents() -> Vec<Value> {
     let mut all = Vec::new();
     for path in fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()) {
@@ -30,7 +29,7 @@ fn documents() -> Vec<Value> {
 }
 
 fn parse(text: &str) -> Result<Vec<Value>, String> {
-    // By way of its own type, which takes no key twice.
+    // Parsed as YAML values first: that type rejects duplicate keys.
     let documents = serde_yaml_ng::Deserializer::from_str(text).map(serde_yaml_ng::Value::deserialize);
     documents
         .map(|document| {
@@ -40,7 +39,7 @@ fn parse(text: &str) -> Result<Vec<Value>, String> {
         .collect()
 }
 
-/// What is wrong with a document: Kubernetes would refuse it, or pass over some of its fields.
+/// Fails if Kubernetes would reject a document or ignore some of its fields.
 fn check(document: &Value) -> Result<(), String> {
     match document["kind"].as_str() {
         Some("ConfigMap") => check_as::<ConfigMap>(document),
@@ -49,11 +48,12 @@ fn check(document: &Value) -> Result<(), String> {
         Some("PodDisruptionBudget") => check_as::<PodDisruptionBudget>(document),
         Some("Service") => check_as::<Service>(document),
         Some("StatefulSet") => check_as::<StatefulSet>(document),
-        other => Err(format!("kind {other:?} is new here: have it checked")),
+        other => Err(format!("kind {other:?} is not checked yet: add it here")),
     }
 }
 
-/// The types of Kubernetes' own description. What they do not know they pass over, so what comes back lacks it.
+/// Parses and prints with the types of Kubernetes' API description, which ignore unknown fields, and compares the
+/// result.
 fn check_as<T: DeserializeOwned + serde::Serialize>(document: &Value) -> Result<(), String> {
     let known: T = T::deserialize(document).map_err(|error| error.to_string())?;
     let back = serde_json::to_value(known).map_err(|error| error.to_string())?;
@@ -83,7 +83,7 @@ fn every_field_is_known() {
 }
 
 #[test]
-fn mistakes_are_seen() {
+fn mistakes_are_found() {
     let text = fs::read_to_string(folder().join("helper.yaml")).unwrap();
     let wrong = |from: &str, to: &str| {
         assert!(text.contains(from), "{from}");
@@ -105,7 +105,6 @@ fn mistakes_are_seen() {
     }
 }
 
-/// A template for pods, and what is asked of it.
 struct Pods {
     name: String,
     labels: BTreeMap<String, String>,
@@ -117,7 +116,6 @@ impl Pods {
         ["initContainers", "containers"].into_iter().flat_map(|list| items(&self.spec[list]))
     }
 
-    /// By name.
     fn ports(&self) -> BTreeMap<&str, (u64, &str)> {
         let ports = self.containers().flat_map(|container| items(&container["ports"]));
         ports
@@ -139,7 +137,7 @@ fn items(value: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("{value} is no text"))
+    value.as_str().unwrap_or_else(|| panic!("{value} is not text"))
 }
 
 fn pods(documents: &[Value]) -> Vec<Pods> {
@@ -213,7 +211,6 @@ fn ports_labels_and_secrets_agree() {
     }
     assert_eq!(secrets.len(), 2);
     for pods in &pods {
-        // The keys named anywhere in a pod are among those that are mounted.
         let ports = pods.ports();
         let volumes: BTreeSet<&str> =
             items(&pods.spec["volumes"]).map(|volume| text(&volume["name"])).collect();
@@ -237,7 +234,7 @@ fn mounted_secrets(pods: &Pods) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn policies_are_about_pods_and_ports_that_there_are() {
+fn network_policies_name_existing_pods_and_ports() {
     let documents = documents();
     let all = pods(&documents);
     let mut open = BTreeSet::new();
@@ -259,7 +256,7 @@ fn policies_are_about_pods_and_ports_that_there_are() {
                         "prometheus"
                     } else {
                         let who = all.iter().find(|pods| pods.is_chosen(labels));
-                        &who.unwrap_or_else(|| panic!("{name}: nobody is {labels}")).name
+                        &who.unwrap_or_else(|| panic!("{name}: no pod has the labels {labels}")).name
                     };
                     open.insert((about.name.clone(), wanted.0, wanted.1.to_owned(), who.to_owned()));
                 }
@@ -280,7 +277,7 @@ fn policies_are_about_pods_and_ports_that_there_are() {
 }
 
 #[test]
-fn the_helpers_configuration_is_right_and_fits_the_rest() {
+fn the_helpers_configuration_is_valid_and_matches_the_other_manifests() {
     let documents = documents();
     let config = of_kind(&documents, "ConfigMap").next().unwrap();
     let toml = text(&config["data"]["helper.toml"]);
@@ -289,7 +286,7 @@ fn the_helpers_configuration_is_right_and_fits_the_rest() {
             (text(&service["metadata"]["name"]), service["spec"]["ports"][0]["port"].as_u64().unwrap())
         })
         .collect();
-    // Names of the cluster are not known here; that they are Services is looked at instead.
+    // Host names of the cluster cannot be resolved here; check instead that they are Services.
     let (mut known, mut names) = (toml.to_owned(), 0);
     for (name, port) in &services {
         let target = format!("\"{name}:{port}\"");
@@ -317,11 +314,10 @@ fn the_helpers_configuration_is_right_and_fits_the_rest() {
         let mounts = helper.containers().flat_map(|container| items(&container["volumeMounts"]));
         assert!(mounts.into_iter().any(|mount| key.starts_with(text(&mount["mountPath"]))), "{key}");
     }
-    // A drain ends before the pod is killed.
     let grace = helper.spec["terminationGracePeriodSeconds"].as_u64().unwrap();
     assert!(shown.contains("drain_deadline = \"30s\"") && grace > 30);
 
-    // Where sidecars look is where helpers and the server are.
+    // Sidecars use the addresses of the helpers and the server.
     let app = all.iter().find(|pods| pods.name == "app").unwrap();
     let sidecar = app.containers().find(|container| container["name"] == "spillway-sidecar").unwrap();
     let variable = |name: &str| {

@@ -1,4 +1,4 @@
-//! The `spillway load` command as a process: its exit status, its outputs, and signals.
+//! The `spillway load` command as a process: exit status, outputs and signals.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -8,7 +8,6 @@ use std::thread;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// An echo server whose every reply is as `alter` makes it.
 fn echo(alter: fn(&mut [u8])) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -58,7 +57,7 @@ fn a_good_run_ends_with_a_table_and_a_document() {
 }
 
 #[test]
-fn the_exit_status_tells_wrong_replies_from_runs_that_could_not_be() {
+fn the_exit_status_distinguishes_wrong_replies_from_runs_that_failed() {
     let (status, table, _) = run(echo(|bytes| bytes[0] ^= 1), &["-d", "300ms"]);
     assert_eq!(status, Some(1), "{table}");
     assert!(table.contains("wrong reply"), "{table}");
@@ -140,7 +139,7 @@ fn signals_move_and_stop() {
 }
 
 #[test]
-fn a_program_steers_it_on_standard_input() {
+fn a_program_controls_the_load_on_standard_input() {
     let (mut child, mut lines) = start(&["--control", "stdin", "--hold"]);
     let mut input = child.stdin.take().unwrap();
     wait_for(&mut lines, "ready");

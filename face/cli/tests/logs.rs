@@ -1,5 +1,5 @@
-//! A log that cannot be written stops nobody: a pipe whose reader has gone, one that is full, a disk that is full. With the
-//! real programs and the real memcached; clients lose no request meanwhile.
+//! Logs that cannot be written (a closed pipe, a full pipe, a full disk) stop no program: with the real programs and
+//! the real memcached, clients lose no request.
 
 mod support;
 
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use spillway_lab::peers::Memcached;
 use spillway_lab::{Launch, Place};
 use spillway_ports::free_port;
-use support::beside::Served;
 use support::logs::{self, FullPipe, Reader, Terminal};
+use support::sidecar::Served;
 use support::{Client, Ending, Options, PATIENCE, SPILLWAY, Scene, Scratch, eventually, loopback};
 
 const TERM: i32 = 15;
 
-/// Clients that ask all the time while something is done. None of them misses a reply; how many they had is returned.
-fn busily(address: SocketAddr, work: impl FnOnce()) -> u64 {
+/// Runs `work` while clients send requests; each request must be answered. Returns the number of replies.
+fn while_clients_ask(address: SocketAddr, work: impl FnOnce()) -> u64 {
     let (is_over, replies) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for me in 0..6 {
@@ -42,42 +42,40 @@ fn busily(address: SocketAddr, work: impl FnOnce()) -> u64 {
     replies.into_inner()
 }
 
-/// Runs the command, which has to succeed.
-fn tell(arguments: &[&str]) -> String {
+fn spillway(arguments: &[&str]) -> String {
     let output = Command::new(SPILLWAY).args(arguments).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "spillway {}: {errors}", arguments.join(" "));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Whether clients miss nothing, and all that is asked is answered, in a sidecar that logs there. `break_it` is called when
-/// it has started.
+/// Checks a sidecar with this log: clients lose no request, and admin commands are answered. `break_it` is called once
+/// the sidecar has started. Returns the number of dropped log lines.
 fn sidecar_goes_on(served: &Served, log: &str, break_it: impl FnOnce()) -> u64 {
     let arguments = ["--protocol", "memcached", "--sla", "10s", "--name", "cache", "--threads", "2"];
-    let mut beside = served.beside_logging_to(Some(log), &arguments);
+    let mut sidecar = served.sidecar_logging_to(Some(log), &arguments);
     break_it();
-    let replies = busily(beside.address, || {
-        eventually("all are carried", || beside.number("/direct") == 6);
-        // Each word is a line of the log, and so are the moves.
+    let replies = while_clients_ask(sidecar.address, || {
+        eventually("all are carried", || sidecar.number("/direct") == 6);
+        // Each override and each move is a line of the log.
         for word in ["on", "off", "on", "auto"] {
-            tell(&["relief", "cache", word, "--wait", "--socket", &beside.status_socket]);
+            spillway(&["relief", "cache", word, "--wait", "--socket", &sidecar.status_socket]);
         }
         // A status line on standard error.
-        beside.process.signal(rustix::process::Signal::USR1.as_raw()).unwrap();
+        sidecar.process.signal(rustix::process::Signal::USR1.as_raw()).unwrap();
     });
-    assert!(replies >= 6 && beside.ended_badly() == 0, "{:#}", beside.status());
-    assert!(beside.status()["thread_failure"].is_null());
-    let dropped = beside.number("/log_lines_dropped");
-    // A connection that has yet to be served when it is told to go.
-    let mut last = Client::new(beside.address);
+    assert!(replies >= 6 && sidecar.not_ended_in_order() == 0, "{:#}", sidecar.status());
+    assert!(sidecar.status()["thread_failure"].is_null());
+    let dropped = sidecar.number("/log_lines_dropped");
+    let mut last = Client::new(sidecar.address);
     assert!(last.version().is_some());
-    assert_eq!(beside.stop(), Some(0), "it ends in order");
+    assert_eq!(sidecar.stop(), Some(0), "an orderly end");
     assert!(last.ended());
     dropped
 }
 
 #[test]
-fn a_sidecar_goes_on_whatever_becomes_of_its_log() {
+fn a_sidecar_works_without_a_writable_log() {
     let served = Served::start(1, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
     let reader = Reader::new(&served.scratch, "closed");
     let path = reader.path.clone();
@@ -89,15 +87,15 @@ fn a_sidecar_goes_on_whatever_becomes_of_its_log() {
 
 fn helper_goes_on(scene: &mut Scene, is_counted: bool) {
     let socket = scene.status_socket.clone();
-    let (raw, direct) = (scene.raw, scene.direct());
-    busily(raw, || {
-        tell(&["reload", "--socket", &socket]);
-        tell(&["relief", "cache", "on", "--socket", &socket]);
-        // A word that closes the port; whoever is there stays.
-        tell(&["relief", "cache", "off", "--socket", &socket]);
-        eventually("the port is closed", || TcpStream::connect(raw).is_err());
-        tell(&["relief", "cache", "auto", "--socket", &socket]);
-        eventually("the port is open", || TcpStream::connect(raw).is_ok());
+    let (plain_port, direct) = (scene.plain_port, scene.direct());
+    while_clients_ask(plain_port, || {
+        spillway(&["reload", "--socket", &socket]);
+        spillway(&["relief", "cache", "on", "--socket", &socket]);
+        // `off` closes the port; present clients stay.
+        spillway(&["relief", "cache", "off", "--socket", &socket]);
+        eventually("the port is closed", || TcpStream::connect(plain_port).is_err());
+        spillway(&["relief", "cache", "auto", "--socket", &socket]);
+        eventually("the port is open", || TcpStream::connect(plain_port).is_ok());
         scene.helper.signal(rustix::process::Signal::USR1.as_raw()).unwrap();
         scene.helper.signal(rustix::process::Signal::HUP.as_raw()).unwrap();
         assert!(Client::new(direct).version().is_some());
@@ -106,18 +104,18 @@ fn helper_goes_on(scene: &mut Scene, is_counted: bool) {
         let dropped = || scene.status()["log_lines_dropped"].as_u64();
         eventually("dropped lines are counted", || dropped().is_some_and(|dropped| dropped > 0));
     }
-    let mut last = Client::new(raw);
+    let mut last = Client::new(plain_port);
     last.set("last", b"value");
     scene.helper.signal(TERM).unwrap();
-    eventually("no new clients", || TcpStream::connect(raw).is_err());
-    assert_eq!(last.get("last"), Some(b"value".to_vec()), "it drains");
+    eventually("no new clients", || TcpStream::connect(plain_port).is_err());
+    assert_eq!(last.get("last"), Some(b"value".to_vec()), "present clients are served while draining");
     drop(last);
     let ended = scene.helper.wait(PATIENCE).expect("it ends");
-    assert_eq!(ended.code(), Some(0), "it ends in order");
+    assert_eq!(ended.code(), Some(0), "an orderly end");
 }
 
 #[test]
-fn a_helper_goes_on_whatever_becomes_of_its_log() {
+fn a_helper_works_without_a_writable_log() {
     let scratch = Scratch::new();
     let reader = Reader::new(&scratch, "closed");
     let full = FullPipe::new(&scratch, "full");
@@ -130,9 +128,9 @@ fn a_helper_goes_on_whatever_becomes_of_its_log() {
 }
 
 #[test]
-fn lines_that_were_dropped_are_told_of_when_the_log_works_again() {
+fn dropped_lines_are_logged_when_the_log_works_again() {
     let scratch = Scratch::new();
-    // A file that takes nothing more, until it may be longer.
+    // The file-size limit lets no line be written until the test raises it.
     let log = scratch.path("log");
     let arguments =
         ["helper", "--service", "cache=127.0.0.1:1", "--listen", &loopback(free_port()).to_string()]
@@ -143,7 +141,7 @@ fn lines_that_were_dropped_are_told_of_when_the_log_works_again() {
         .args(&arguments)
         .args(["--threads", "1", "--status-socket", &socket])
         .wrapper(logs::to(Some(&log)))
-        // In 512 bytes; SIGXFSZ is ignored, so that writing fails.
+        // SIGXFSZ is ignored, so that writing fails instead of killing the process.
         .wrapper(["sh", "-c", r#"trap "" XFSZ; ulimit -S -f 0; exec "$@""#, "sh"]);
     let place = Place::local().unwrap();
     let mut helper = place.spawn(&launch).unwrap();
@@ -152,34 +150,34 @@ fn lines_that_were_dropped_are_told_of_when_the_log_works_again() {
         let status: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
         status.and_then(|status| status["log_lines_dropped"].as_u64()).unwrap_or(0)
     };
-    eventually("its first lines are dropped", || dropped() > 0);
+    eventually("the first lines are dropped", || dropped() > 0);
     let unlimited = rustix::process::Rlimit { current: None, maximum: None };
     let pid = rustix::process::Pid::from_raw(helper.pid().cast_signed());
     rustix::process::prlimit(pid, rustix::process::Resource::Fsize, unlimited).unwrap();
-    tell(&["reload", "--socket", &socket]);
-    let told = || fs::read_to_string(&log).unwrap();
-    eventually("it is told", || told().contains(" log lines dropped"));
-    eventually("what comes next is there", || told().contains("reload: in force"));
+    spillway(&["reload", "--socket", &socket]);
+    let log_text = || fs::read_to_string(&log).unwrap();
+    eventually("the number of dropped lines is logged", || log_text().contains(" log lines dropped"));
+    eventually("later lines are logged", || log_text().contains("reload: in force"));
     helper.signal(TERM).unwrap();
     assert!(helper.wait(PATIENCE).expect("it ends").success());
 }
 
 #[test]
-fn a_server_whose_log_nobody_reads_serves_direct_and_helped_clients() {
+fn a_server_with_a_full_log_pipe_serves_direct_and_helped_clients() {
     let scratch = Scratch::new();
     let full = FullPipe::new(&scratch, "full");
-    // Its helper connects, which is a line of the shim's.
+    // The preload library logs the helper's link.
     let scene = Scene::with(Options { server_log: Some(full.path.clone()), ..Options::default() });
-    for address in [scene.direct(), scene.raw] {
-        assert!(busily(address, || scene.await_helped()) >= 6);
+    for address in [scene.direct(), scene.plain_port] {
+        assert!(while_clients_ask(address, || scene.await_helped()) >= 6);
     }
-    (0..3).for_each(|_| knock(scene.link));
+    (0..3).for_each(|_| connect_a_stranger(scene.link));
     assert!(Client::new(scene.direct()).version().is_some());
-    assert!(Client::new(scene.raw).version().is_some());
+    assert!(Client::new(scene.plain_port).version().is_some());
 }
 
-/// A stranger at the link port, which is a line of the shim's log.
-fn knock(link: SocketAddr) {
+/// Sends garbage to the link port; the preload library logs it.
+fn connect_a_stranger(link: SocketAddr) {
     let mut stranger = TcpStream::connect(link).unwrap();
     stranger.set_read_timeout(Some(PATIENCE)).unwrap();
     std::io::Write::write_all(&mut stranger, &[b'x'; 100]).unwrap();
@@ -187,31 +185,32 @@ fn knock(link: SocketAddr) {
 }
 
 #[test]
-fn a_server_on_a_terminal_that_nobody_reads_serves_direct_and_helped_clients() {
+fn a_server_on_an_unread_terminal_serves_direct_and_helped_clients() {
     let mut terminal = Terminal::new();
     let scene = Scene::with(Options { server_log: Some(terminal.path.clone()), ..Options::default() });
     let mut read = String::new();
     eventually("lines are written to it", || {
-        knock(scene.link);
+        connect_a_stranger(scene.link);
         read.push_str(&terminal.read(4096));
         read.contains("spillway: link of ") && read.contains(" refused: ")
     });
-    // A terminal says that it has room when it has less than a line: some of what was written is read, then nothing.
+    // A terminal reports room for writing even if a line does not fit: read a part of what was written, then stop
+    // reading.
     terminal.fill();
     terminal.read(1024);
     eventually("there is some room", || terminal.has_room());
-    eventually("lines have taken it", || {
-        knock(scene.link);
+    eventually("log lines fill the room", || {
+        connect_a_stranger(scene.link);
         !terminal.has_room()
     });
-    (0..3).for_each(|_| knock(scene.link));
-    for address in [scene.direct(), scene.raw] {
-        assert!(busily(address, || scene.await_helped()) >= 6);
+    (0..3).for_each(|_| connect_a_stranger(scene.link));
+    for address in [scene.direct(), scene.plain_port] {
+        assert!(while_clients_ask(address, || scene.await_helped()) >= 6);
     }
 }
 
-/// Serves memcached's `version` on a port, after it has closed its standard streams and opened something else as
-/// descriptor 2: a data file, or one end of a pair of UNIX sockets. Beside it is a file with what came to the other end.
+/// A server of memcached's `version` that closes its standard streams and opens something else as descriptor 2: a data
+/// file, or one end of a UNIX socket pair whose other end it copies into a file.
 const SERVER: &str = r#"
 import os, select, socket, sys
 port, kind, path = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -258,7 +257,7 @@ fn nothing_is_logged_to_what_a_server_opens_as_descriptor_2() {
     let script = scratch.path("server.py");
     fs::write(&script, SERVER).unwrap();
     for kind in ["file", "socket"] {
-        let (port, link, raw) = (free_port(), loopback(free_port()), loopback(free_port()));
+        let (port, link, plain_port) = (free_port(), loopback(free_port()), loopback(free_port()));
         let data = scratch.path(kind);
         let server = Launch::new("python3").args([&script, &port.to_string(), kind, &data]).wrapper([
             SPILLWAY,
@@ -274,13 +273,13 @@ fn nothing_is_logged_to_what_a_server_opens_as_descriptor_2() {
             "--service",
             &format!("a={link}"),
             "--listen",
-            &raw.to_string(),
+            &plain_port.to_string(),
             "--threads",
             "1",
         ]);
         let _helper = place.spawn(&helper).unwrap();
         eventually("clients are served", || {
-            Client::try_new(raw).is_some_and(|mut client| client.version().is_some())
+            Client::try_new(plain_port).is_some_and(|mut client| client.version().is_some())
         });
         assert!(Client::new(loopback(port)).version().is_some());
         let written = fs::read_to_string(&data).unwrap();
@@ -291,7 +290,7 @@ fn nothing_is_logged_to_what_a_server_opens_as_descriptor_2() {
     }
 }
 
-/// Preloaded: a host that has no more random bytes as soon as a file is there. Nonces must not be guessed, so the network
+/// A preloaded library in which `getrandom` fails once a file exists. Nonces must be unpredictable, so the network
 /// thread that needs one panics.
 const BROKEN_HOST: &str = r#"
 #include <errno.h>
@@ -306,7 +305,7 @@ ssize_t getrandom(void *bytes, size_t count, unsigned flags) {
 "#;
 
 #[test]
-fn a_thread_that_panics_ends_the_process_whatever_becomes_of_its_log() {
+fn a_thread_that_panics_ends_the_process_even_if_its_log_is_blocked() {
     let (scratch, place) = (Scratch::new(), Place::local().unwrap());
     let (source, library) = (scratch.path("broken.c"), scratch.path("broken.so"));
     fs::write(&source, BROKEN_HOST).unwrap();
@@ -318,7 +317,7 @@ fn a_thread_that_panics_ends_the_process_whatever_becomes_of_its_log() {
         let broken = scratch.path(&format!("broken{turn}"));
         let listen = loopback(free_port()).to_string();
         let socket = scratch.path(&format!("{turn}.sock"));
-        // Nobody is there: it opens a link again and again, each time with a nonce.
+        // No server listens: the helper retries its link, each time with a new nonce.
         let launch = Launch::new(SPILLWAY)
             .args(["helper", "--service", "cache=127.0.0.1:1", "--listen", &listen, "--threads", "2"])
             .args(["--status-socket", &socket])
@@ -331,7 +330,10 @@ fn a_thread_that_panics_ends_the_process_whatever_becomes_of_its_log() {
         fs::write(&broken, "").unwrap();
         assert_eq!(helper.wait(PATIENCE).expect("it ends").code(), Some(1));
     }
-    let told = fs::read_to_string(&file).unwrap();
-    assert!(told.contains("panicked at face/helper/src/contexts.rs"), "{told}");
-    assert!(told.contains("no more random bytes") && told.contains("; ending, so that"), "{told}");
+    let log_text = fs::read_to_string(&file).unwrap();
+    assert!(log_text.contains("panicked at face/helper/src/contexts.rs"), "{log_text}");
+    assert!(
+        log_text.contains("no more random bytes") && log_text.contains("; ending, so that"),
+        "{log_text}"
+    );
 }

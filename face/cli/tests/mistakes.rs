@@ -1,4 +1,4 @@
-//! Beginners' mistakes: each gets a message that says what to do.
+//! Beginners' mistakes: each error names the next step.
 
 mod support;
 
@@ -25,24 +25,24 @@ fn error(output: &Output) -> String {
 fn a_key_in_a_directory_that_does_not_exist() {
     let directory = Scratch::new();
     let file = directory.path("etc/cache.key");
-    let told = error(&run(&["key", "new", &file]));
-    assert!(told.contains("create its directory: mkdir -p") && told.contains("/etc"), "{told}");
-    let told = error(&run(&["run", "--key", &file, "--", "true"]));
-    assert!(told.contains("does not exist; make one with: spillway key new"), "{told}");
+    let message = error(&run(&["key", "new", &file]));
+    assert!(message.contains("create its directory: mkdir -p") && message.contains("/etc"), "{message}");
+    let message = error(&run(&["run", "--key", &file, "--", "true"]));
+    assert!(message.contains("does not exist; make one with: spillway key new"), "{message}");
 }
 
 #[test]
 fn addresses_without_brackets_or_with_a_wrong_port() {
-    let told = error(&run(&["helper", "--service", "cache=::1:11411", "--listen", "0"]));
-    assert!(told.contains("an IPv6 address needs brackets: [::1]:11411"), "{told}");
-    let told = error(&run(&["helper", "--service", "cache=127.0.0.1:1", "--listen", "99999"]));
-    assert!(told.contains("is not a port (1 to 65535)"), "{told}");
+    let message = error(&run(&["helper", "--service", "cache=::1:11411", "--listen", "0"]));
+    assert!(message.contains("an IPv6 address needs brackets: [::1]:11411"), "{message}");
+    let message = error(&run(&["helper", "--service", "cache=127.0.0.1:1", "--listen", "99999"]));
+    assert!(message.contains("is not a port (1 to 65535)"), "{message}");
 }
 
 #[test]
 fn misspelt_commands_get_a_suggestion() {
-    let told = error(&run(&["hepler"]));
-    assert!(told.contains("similar") && told.contains("helper"), "{told}");
+    let message = error(&run(&["hepler"]));
+    assert!(message.contains("similar") && message.contains("helper"), "{message}");
 }
 
 #[test]
@@ -50,12 +50,11 @@ fn commands_without_a_daemon_name_the_socket_they_tried() {
     let directory = Scratch::new();
     let socket = directory.path("helper.sock");
     for command in ["reload", "status"] {
-        let told = error(&run(&[command, "--socket", &socket]));
-        assert!(told.contains(&socket) && told.contains("--socket PATH"), "{told}");
+        let message = error(&run(&[command, "--socket", &socket]));
+        assert!(message.contains(&socket) && message.contains("--socket PATH"), "{message}");
     }
 }
 
-/// The first lines that a daemon logs; the daemon is ended then.
 fn log_of(arguments: &[&str], until: &str) -> String {
     use std::io::{BufRead, BufReader};
     let mut daemon = Command::new(SPILLWAY).args(arguments).stderr(Stdio::piped()).spawn().unwrap();
@@ -72,30 +71,30 @@ fn log_of(arguments: &[&str], until: &str) -> String {
 }
 
 #[test]
-fn a_sidecar_with_an_ordinary_port_is_told_at_its_start() {
+fn a_sidecar_warns_if_its_link_port_is_an_ordinary_port() {
     let server = Memcached::default().start(&Place::local().unwrap()).unwrap();
     let address = server.address().to_string();
     let listen = format!("127.0.0.1:{}", free_port());
-    let told = log_of(&["sidecar", "--link", &address, "--listen", &listen], "port of --link");
-    assert!(told.contains(&address) && told.contains("not the server's own"), "{told}");
+    let message = log_of(&["sidecar", "--link", &address, "--listen", &listen], "port of --link");
+    assert!(message.contains(&address) && message.contains("not the server's own"), "{message}");
 
-    let told = log_of(&["sidecar", "--server", &address, "--listen", &listen], "give --link");
-    assert!(told.contains("sidecar --server is an old spelling"), "{told}");
+    let message = log_of(&["sidecar", "--server", &address, "--listen", &listen], "give --link");
+    assert!(message.contains("sidecar --server is an old spelling"), "{message}");
 }
 
 #[test]
-fn a_program_that_never_waits_for_clients_is_told_of_at_its_end() {
-    // No program of coreutils, which closes standard error before it ends, and no shell, which ends without `exit`.
+fn a_program_that_never_waits_for_clients_gets_a_warning_at_its_end() {
+    // Perl: programs of coreutils close standard error before they end, and shells end without calling `exit`.
     let output = run(&["run", "--", "perl", "-e", "1"]);
-    let told = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() && told.matches("ended without waiting for clients").count() == 1,
-        "{told}"
+        output.status.success() && message.matches("ended without waiting for clients").count() == 1,
+        "{message}"
     );
-    // A program whose child may have been the server.
+    // No warning if a child process may have been the server.
     let output = run(&["run", "--", "perl", "-e", "system('true')"]);
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(!told.contains("without waiting"), "{told}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(!message.contains("without waiting"), "{message}");
 }
 
 #[test]
@@ -129,8 +128,8 @@ fn a_users_helper_is_found_without_a_socket_being_named() {
 #[test]
 fn a_sidecars_options_are_checked_without_starting_it() {
     let output = run(&["sidecar", "--link", "127.0.0.1:11411", "--listen", "11211", "--check"]);
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && told.contains("OK: clients at 127.0.0.1:11211"), "{output:?}");
-    let told = error(&run(&["sidecar", "--link", "10.0.0.1:11411", "--listen", "11211", "--check"]));
-    assert!(told.contains("--client-key"), "{told}");
+    let message = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && message.contains("OK: clients at 127.0.0.1:11211"), "{output:?}");
+    let message = error(&run(&["sidecar", "--link", "10.0.0.1:11411", "--listen", "11211", "--check"]));
+    assert!(message.contains("--client-key"), "{message}");
 }

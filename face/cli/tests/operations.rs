@@ -1,4 +1,4 @@
-//! What an operator does to a helper while it is under load: reload, drain, key rotation; and what is refused.
+//! Operations on a helper under load: reload, drain, key rotation; refused clients; the admin socket.
 
 mod support;
 
@@ -24,7 +24,7 @@ struct Scene {
     server: Peer,
     place: Place,
     link: SocketAddr,
-    raw: SocketAddr,
+    plain_port: SocketAddr,
     client_link: SocketAddr,
     scratch: Scratch,
 }
@@ -36,7 +36,7 @@ impl Scene {
         for name in ["a.key", "b.key", "client.key"] {
             scratch.key(name);
         }
-        let [link, raw, client_link] = [(); 3].map(|()| loopback(free_port()));
+        let [link, plain_port, client_link] = [(); 3].map(|()| loopback(free_port()));
         let wrapper =
             ["run", "--link", &link.to_string(), "--key", &scratch.path("a.key")].map(str::to_owned);
         let more =
@@ -44,17 +44,17 @@ impl Scene {
         let wrapper = [SPILLWAY.to_owned()].into_iter().chain(wrapper).chain(more.map(str::to_owned));
         let server = Memcached::default().wrapper(wrapper).start(&place).unwrap();
         let config = scratch.path("helper.toml");
-        fs::write(&config, text(&scratch, link, &Settings::new(raw, client_link))).unwrap();
+        fs::write(&config, text(&scratch, link, &Settings::new(plain_port, client_link))).unwrap();
         let launch = Launch::new(SPILLWAY).name("helper").args(["helper", "--config", &config]);
         let helper = place.spawn(&launch.open_files(65_536)).unwrap();
-        let scene = Scene { helper, server, place, link, raw, client_link, scratch };
+        let scene = Scene { helper, server, place, link, plain_port, client_link, scratch };
         scene.await_served();
         scene
     }
 
     fn await_served(&self) {
         eventually("the helper serves", || {
-            Client::try_new(self.raw).is_some_and(|mut c| c.version().is_some())
+            Client::try_new(self.plain_port).is_some_and(|mut c| c.version().is_some())
         });
     }
 
@@ -64,34 +64,33 @@ impl Scene {
     }
 
     fn settings(&self) -> Settings {
-        Settings::new(self.raw, self.client_link)
+        Settings::new(self.plain_port, self.client_link)
     }
 
-    /// A command to the helper.
-    fn tell(&self, command: &[&str]) -> (bool, String) {
+    fn command(&self, arguments: &[&str]) -> (bool, String) {
         let output = Command::new(SPILLWAY)
-            .args(command)
+            .args(arguments)
             .args(["--socket", &self.scratch.path("h.sock")])
             .output()
             .unwrap();
-        said(&output)
+        outcome(&output)
     }
 
     #[track_caller]
     fn reload(&self, settings: &Settings) -> String {
         self.write(settings);
-        let (fine, said) = self.tell(&["reload"]);
-        assert!(fine, "{said}");
-        said
+        let (fine, message) = self.command(&["reload"]);
+        assert!(fine, "{message}");
+        message
     }
 
     fn status(&self) -> Value {
-        let (fine, said) = self.tell(&["status", "--json"]);
-        assert!(fine, "{said}");
-        serde_json::from_str(&said).unwrap()
+        let (fine, message) = self.command(&["status", "--json"]);
+        assert!(fine, "{message}");
+        serde_json::from_str(&message).unwrap()
     }
 
-    /// The names of the keys of links that take clients.
+    /// Ids of the keys of links that accept clients.
     fn keys_in_use(&self) -> Vec<String> {
         let status = self.status();
         let links = status["services"][0]["links"].as_array().unwrap();
@@ -99,7 +98,7 @@ impl Scene {
         current.map(|link| link["key"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Starts a load that goes on until it is stopped.
+    /// Starts a load that runs until it is stopped.
     fn load(&self, name: &str, more: &[&str]) -> Load {
         let report = self.scratch.path(&format!("{name}.json"));
         let launch = Launch::new(SPILLWAY)
@@ -130,9 +129,9 @@ impl Scene {
         )
     }
 
-    fn raw_load(&self) -> Load {
-        let keys = ["--server", &self.raw.to_string(), "-c", "15", "--key-size", "24"];
-        self.load("raw", &keys)
+    fn plain_load(&self) -> Load {
+        let keys = ["--server", &self.plain_port.to_string(), "-c", "15", "--key-size", "24"];
+        self.load("plain", &keys)
     }
 
     fn clients(&self, kind: &str) -> u64 {
@@ -146,12 +145,11 @@ struct Load {
 }
 
 impl Load {
-    /// It has moved before, so that it knows the signal.
     fn move_to_helper(&mut self) {
         self.process.signal(10).unwrap(); // SIGUSR1
     }
 
-    /// Stops it: no request was lost, answered wrongly, or reset.
+    /// Stops the load and checks that no request was lost, answered wrongly or reset.
     #[track_caller]
     fn end_well(mut self) -> Value {
         self.process.signal(INT).unwrap();
@@ -166,12 +164,11 @@ impl Load {
     }
 }
 
-fn said(output: &Output) -> (bool, String) {
+fn outcome(output: &Output) -> (bool, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (output.status.success(), text(&output.stdout) + &text(&output.stderr))
 }
 
-/// What tests change.
 #[derive(Clone)]
 struct Settings {
     listen: Vec<SocketAddr>,
@@ -184,9 +181,9 @@ struct Settings {
 }
 
 impl Settings {
-    fn new(raw: SocketAddr, client_link: SocketAddr) -> Settings {
+    fn new(plain_port: SocketAddr, client_link: SocketAddr) -> Settings {
         let text = String::new;
-        let (listen, keys) = (vec![raw], vec!["a.key"]);
+        let (listen, keys) = (vec![plain_port], vec!["a.key"]);
         Settings { listen, client_link, keys, helper: text(), service: text(), batch: text(), more: text() }
     }
 }
@@ -205,11 +202,11 @@ fn text(scratch: &Scratch, link: SocketAddr, settings: &Settings) -> String {
 #[test]
 fn settings_change_under_load_without_a_failed_request() {
     let scene = Scene::start();
-    let (library, raw) = (scene.library_load(), scene.raw_load());
+    let (library, plain) = (scene.library_load(), scene.plain_load());
     eventually("plain clients", || scene.clients("raw_clients") == 15);
     eventually("library clients are moved", || scene.clients("library_clients") == 30);
 
-    let said = scene.reload(&Settings {
+    let message = scene.reload(&Settings {
         batch: "policy = \"fixed\"\nmax_delay = \"1ms\"".into(),
         service: "client_keepalive = \"10s\"\nclients = [\"127.0.0.0/8\"]".into(),
         helper: "max_connections = 2000\nmax_memory = \"64MiB\"".into(),
@@ -218,69 +215,69 @@ fn settings_change_under_load_without_a_failed_request() {
     for words in
         ["cache: policy = \"fixed\"", "cache: client_keepalive = \"10s\"", "helper: max_connections = 2000"]
     {
-        assert!(said.contains(words), "{said}");
+        assert!(message.contains(words), "{message}");
     }
 
-    // Links of another shape: new ones are opened, and the clients of the old one stay on it.
+    // A changed number of links: new links are opened, and clients stay on the old one.
     scene.reload(&Settings { service: "links_per_thread = 2".into(), ..scene.settings() });
     eventually("new links", || scene.keys_in_use().len() == 2);
     assert_eq!((scene.clients("raw_clients"), scene.clients("library_clients")), (15, 30));
 
-    // A service and a listener come and go.
-    let (more_raw, second) = (loopback(free_port()), loopback(free_port()));
+    let (added_port, second) = (loopback(free_port()), loopback(free_port()));
     let more = format!(
         "[service.second]\nserver = \"{}\"\nlisten = [\"{second}\"]\nkey_files = [\"b.key\"]",
         scene.link
     );
-    let grown = Settings { listen: vec![scene.raw, more_raw], more, ..scene.settings() };
-    let said = scene.reload(&grown);
-    assert!(said.contains("second: added"), "{said}");
-    for address in [more_raw, second] {
+    let grown = Settings { listen: vec![scene.plain_port, added_port], more, ..scene.settings() };
+    let message = scene.reload(&grown);
+    assert!(message.contains("second: added"), "{message}");
+    for address in [added_port, second] {
         eventually("a new listener serves", || {
             Client::try_new(address).is_some_and(|mut client| client.version().is_some())
         });
     }
     let mut stays = Client::new(second);
     assert!(stays.version().is_some());
-    let said = scene.reload(&scene.settings());
-    assert!(said.contains("second: removed"), "{said}");
-    eventually("gone listeners refuse", || {
-        [more_raw, second].iter().all(|address| Client::try_new(*address).is_none())
+    let message = scene.reload(&scene.settings());
+    assert!(message.contains("second: removed"), "{message}");
+    eventually("removed listeners refuse", || {
+        [added_port, second].iter().all(|address| Client::try_new(*address).is_none())
     });
-    assert!(stays.version().is_some(), "its client is served to its end");
+    assert!(stays.version().is_some(), "clients of a removed service are served until they close");
     assert_eq!(scene.status()["services"][1]["removed"], true);
     drop(stays);
-    eventually("the service is gone", || scene.status()["services"].as_array().unwrap().len() == 1);
+    eventually("the service is removed", || scene.status()["services"].as_array().unwrap().len() == 1);
 
-    // What is wrong changes nothing, and is said by whoever asked; by signal, in the log.
+    // Wrong settings change nothing; the command, or for a signal the log, shows the mistake.
     scene.write(&Settings { batch: "max_delay = \"5\"".into(), ..scene.settings() });
-    let (fine, said) = scene.tell(&["reload"]);
-    assert!(!fine && said.contains("everything stays as it was") && said.contains("helper.toml:"), "{said}");
-    assert!(said.contains("give a time with its unit"), "{said}");
+    let (fine, message) = scene.command(&["reload"]);
+    assert!(!fine && message.contains("the previous settings stay in force"), "{message}");
+    assert!(message.contains("helper.toml:"), "{message}");
+    assert!(message.contains("give a time with its unit"), "{message}");
     let mut scene = scene;
     scene.helper.signal(HUP).unwrap();
-    eventually("the log says so", || {
+    eventually("the log has the error", || {
         scene.helper.stderr().unwrap().contains("refused, everything stays as it was")
     });
-    // An address that is taken: neither is the rest in force.
+    // With an address that is in use, the other settings are not applied either.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = vec![scene.raw, taken.local_addr().unwrap()];
+    let listen = vec![scene.plain_port, taken.local_addr().unwrap()];
     scene.write(&Settings { listen, batch: "max_delay = \"2ms\"".into(), ..scene.settings() });
-    let (fine, said) = scene.tell(&["reload"]);
-    assert!(!fine && said.contains("another program listens there"), "{said}");
-    let said = scene.reload(&Settings { helper: "engine = \"auto\"".into(), ..scene.settings() });
-    assert!(said.contains("helper.engine: its new value needs a restart"), "{said}");
-    assert!(said.contains("reloaded, 0 changes"), "{said}");
+    let (fine, message) = scene.command(&["reload"]);
+    assert!(!fine && message.contains("another program listens there"), "{message}");
+    let message = scene.reload(&Settings { helper: "engine = \"auto\"".into(), ..scene.settings() });
+    assert!(message.contains("helper.engine: its new value needs a restart"), "{message}");
+    assert!(message.contains("reloaded, 0 changes"), "{message}");
 
     assert_eq!((scene.clients("raw_clients"), scene.clients("library_clients")), (15, 30));
     library.end_well();
-    raw.end_well();
+    plain.end_well();
 }
 
 #[test]
 fn keys_are_rotated_under_load_without_a_failed_request() {
     let scene = Scene::start();
-    let (library, raw) = (scene.library_load(), scene.raw_load());
+    let (library, plain) = (scene.library_load(), scene.plain_load());
     eventually("plain clients", || scene.clients("raw_clients") == 15);
     eventually("library clients are moved", || scene.clients("library_clients") == 30);
     let id = |name: &str| {
@@ -289,16 +286,16 @@ fn keys_are_rotated_under_load_without_a_failed_request() {
     };
     assert_eq!(scene.keys_in_use(), [id("a.key")]);
 
-    // The server accepts both: the helper begins to use the second.
-    let said = scene.reload(&Settings { keys: vec!["b.key", "a.key"], ..scene.settings() });
-    assert!(said.contains(&format!("key_files: key {}, key {}", id("b.key"), id("a.key"))), "{said}");
+    // The server accepts both keys: the helper uses the second from now on.
+    let message = scene.reload(&Settings { keys: vec!["b.key", "a.key"], ..scene.settings() });
+    assert!(message.contains(&format!("key_files: key {}, key {}", id("b.key"), id("a.key"))), "{message}");
     eventually("a link with the second key", || scene.keys_in_use() == [id("b.key")]);
 
-    // The first is replaced on the server, which does not stop: its file is read again at the next link.
+    // Replace the first key on the running server, which reads the file again at the next link.
     scene.scratch.key("c.key");
     fs::rename(scene.scratch.path("c.key"), scene.scratch.path("a.key")).unwrap();
     let third = id("a.key");
-    // A helper that is ahead of its server tries the older one.
+    // A helper with a newer key than its server tries the older key, too.
     scene.scratch.key("unknown.key");
     scene.reload(&Settings { keys: vec!["unknown.key", "a.key", "b.key"], ..scene.settings() });
     eventually("a link with the third key", || scene.keys_in_use() == [third.clone()]);
@@ -307,14 +304,14 @@ fn keys_are_rotated_under_load_without_a_failed_request() {
 
     assert_eq!((scene.clients("raw_clients"), scene.clients("library_clients")), (15, 30));
     library.end_well();
-    raw.end_well();
+    plain.end_well();
 
-    // None that the server knows: new clients are refused once the old links are gone, and the log says why.
+    // With no key that the server knows, the old links stay, and the log has the reason.
     scene.reload(&Settings { keys: vec!["unknown.key"], ..scene.settings() });
-    eventually("the log says so", || {
+    eventually("the log has the reason", || {
         scene.helper.stderr().unwrap().contains("the server does not accept our key for this role")
     });
-    assert!(Client::new(scene.raw).version().is_some(), "the old link stands in");
+    assert!(Client::new(scene.plain_port).version().is_some(), "the old link still carries clients");
 }
 
 #[test]
@@ -322,7 +319,7 @@ fn a_service_is_drained_under_load_without_a_failed_request() {
     let scene = Scene::start();
     let mut library = scene.library_load();
     eventually("library clients are moved", || scene.clients("library_clients") == 30);
-    let (mut leaves, mut stays) = (Client::new(scene.raw), Client::new(scene.raw));
+    let (mut leaves, mut stays) = (Client::new(scene.plain_port), Client::new(scene.plain_port));
     assert!(leaves.version().is_some() && stays.version().is_some());
 
     let mut waiting = Command::new(SPILLWAY)
@@ -331,59 +328,59 @@ fn a_service_is_drained_under_load_without_a_failed_request() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    eventually("health checks fail", || Client::try_new(scene.raw).is_none());
-    assert!(stays.version().is_some() && leaves.version().is_some(), "those that are there are served");
+    eventually("health checks fail", || Client::try_new(scene.plain_port).is_none());
+    assert!(stays.version().is_some() && leaves.version().is_some(), "present clients are served");
     drop(leaves);
     eventually("library clients have moved", || scene.clients("library_clients") == 0);
-    // The last one is reset at the deadline, and counted as a failure.
     assert!(stays.ended());
     let status = waiting.wait().unwrap();
-    let (_, said) = said(&waiting.wait_with_output().unwrap());
-    // A health check that was just in time has left, too.
-    let is_told = said.contains("cache: 30 moved, ") && said.contains(" left, 1 failed, 0 to go");
-    assert!(!status.success() && is_told && !said.contains(", 0 left"), "{said}");
+    let (_, message) = outcome(&waiting.wait_with_output().unwrap());
+    // More than one client may have left: health checks are clients, too.
+    let is_counted = message.contains("cache: 30 moved, ") && message.contains(" left, 1 failed, 0 to go");
+    assert!(!status.success() && is_counted && !message.contains(", 0 left"), "{message}");
 
-    // It comes back with the next reload.
+    // A reload makes the service accept clients again.
     scene.reload(&scene.settings());
     scene.await_served();
     eventually("library clients are moved again", || {
         library.move_to_helper();
         scene.clients("library_clients") == 30
     });
-    // The helper as a whole, by its name. Nobody fails this time.
-    let (fine, said) = scene.tell(&["drain", "here", "--deadline", "20s", "--wait"]);
-    assert!(fine && said.contains("30 moved, ") && said.contains(" 0 failed, 0 to go"), "{said}");
+    // Drain the helper as a whole, by its name; no client is reset this time.
+    let (fine, message) = scene.command(&["drain", "here", "--deadline", "20s", "--wait"]);
+    assert!(fine && message.contains("30 moved, ") && message.contains(" 0 failed, 0 to go"), "{message}");
     library.end_well();
 
     for (target, words) in
         [("nobody", "no service nobody here; this is helper here, with cache"), ("", "no service")]
     {
-        let (fine, said) = scene.tell(&["drain", target]);
-        assert!(!fine && said.contains(words), "{said}");
+        let (fine, message) = scene.command(&["drain", target]);
+        assert!(!fine && message.contains(words), "{message}");
     }
 }
 
 #[test]
-fn who_may_not_come_is_refused_counted_and_told() {
+fn refused_clients_are_counted_and_logged() {
     let scene = Scene::start();
-    let mut before = Client::new(scene.raw);
+    let mut before = Client::new(scene.plain_port);
     assert!(before.version().is_some());
     scene.reload(&Settings { service: "clients = [\"10.0.0.0/8\"]".into(), ..scene.settings() });
-    let mut refused = Client::try_new(scene.raw).expect("the host accepts");
+    let mut refused = Client::try_new(scene.plain_port).expect("the host accepts");
     assert!(refused.version().is_none());
-    assert!(before.version().is_some(), "who was there stays");
+    assert!(before.version().is_some(), "present clients stay");
     let log = || scene.helper.stderr().unwrap();
-    eventually("the log says so", || log().contains("refused: its address is outside the ranges of clients"));
+    eventually("the log has the reason", || {
+        log().contains("refused: its address is outside the ranges of clients")
+    });
     assert_eq!(scene.status()["services"][0]["refused"]["address"], 1);
 
-    // As many as are there already.
     let helper = "max_connections = 1".to_owned();
     scene.reload(&Settings { helper, ..scene.settings() });
-    assert!(Client::try_new(scene.raw).is_none_or(|mut client| client.version().is_none()));
-    eventually("the log says so", || log().contains("as many clients as it may (max_connections)"));
+    assert!(Client::try_new(scene.plain_port).is_none_or(|mut client| client.version().is_none()));
+    eventually("the log has the reason", || log().contains("as many clients as it may (max_connections)"));
     assert!(before.version().is_some());
     scene.reload(&scene.settings());
-    assert!(Client::new(scene.raw).version().is_some());
+    assert!(Client::new(scene.plain_port).version().is_some());
 }
 
 #[test]
@@ -411,10 +408,13 @@ fn the_admin_socket_is_for_owner_and_group() {
         .output();
     match output {
         Ok(output) => {
-            let (fine, said) = said(&output);
-            // The program itself may lie where others cannot run it.
-            assert!(!fine, "{said}");
-            assert!(said.contains("owner and group") || said.contains("failed to execute"), "{said}");
+            let (fine, message) = outcome(&output);
+            // Other users may not be able to run the program where the test has built it.
+            assert!(!fine, "{message}");
+            assert!(
+                message.contains("owner and group") || message.contains("failed to execute"),
+                "{message}"
+            );
         }
         Err(error) => println!("skipped: setpriv: {error}"),
     }
@@ -427,32 +427,30 @@ fn a_second_helper_does_not_take_the_socket() {
     let config = scene.scratch.path("second.toml");
     fs::write(&config, text(&scene.scratch, scene.link, &settings)).unwrap();
     let output = Command::new(SPILLWAY).args(["helper", "--config", &config]).output().unwrap();
-    let (fine, said) = said(&output);
-    assert!(!fine && said.contains("another helper answers there"), "{said}");
+    let (fine, message) = outcome(&output);
+    assert!(!fine && message.contains("another helper answers there"), "{message}");
     assert_eq!(scene.status()["name"], "here");
 }
 
-/// A service manager, as far as `sd_notify` goes.
 #[test]
-fn the_service_manager_is_told() {
+fn the_service_manager_is_notified() {
     use std::os::unix::net::UnixDatagram;
     let (scratch, place) = (Scratch::new(), Place::local().unwrap());
     let socket = UnixDatagram::bind(scratch.path("notify")).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let heard = || {
+    let receive = || {
         let mut buffer = [0; 4096];
         let length = socket.recv(&mut buffer).expect("a message in time");
         String::from_utf8(buffer[..length].to_vec()).unwrap()
     };
     let next = |word: &str| loop {
-        let message = heard();
+        let message = receive();
         if message.contains(word) {
             return message;
         }
     };
     let config = scratch.path("helper.toml");
     let listen = loopback(free_port());
-    // No server is there: the helper is ready for one.
     let settings = format!(
         "[helper]\nthreads = 1\nsocket = \"{}\"\n[service.a]\nserver = \"127.0.0.1:1\"\nlisten = [\"{listen}\"]\n",
         scratch.path("h.sock")
@@ -467,7 +465,7 @@ fn the_service_manager_is_told() {
     helper.signal(HUP).unwrap();
     assert!(next("RELOADING=1").contains("MONOTONIC_USEC="));
     next("READY=1");
-    // Refused, and in force as before: ready all the same.
+    // After a refused reload the helper is ready with the previous settings.
     fs::write(&config, "nonsense").unwrap();
     helper.signal(HUP).unwrap();
     next("RELOADING=1");
@@ -478,7 +476,7 @@ fn the_service_manager_is_told() {
 }
 
 #[test]
-fn a_watchdog_is_not_told_for_another_process() {
+fn a_watchdog_for_another_process_is_not_served() {
     let (scratch, place) = (Scratch::new(), Place::local().unwrap());
     let socket = std::os::unix::net::UnixDatagram::bind(scratch.path("notify")).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -493,6 +491,6 @@ fn a_watchdog_is_not_told_for_another_process() {
     std::thread::sleep(Duration::from_millis(100));
     helper.signal(15).unwrap();
     let length = socket.recv(&mut buffer).expect("a message");
-    assert!(buffer[..length].starts_with(b"STOPPING=1"), "no word of a watchdog");
+    assert!(buffer[..length].starts_with(b"STOPPING=1"), "no watchdog message");
     assert!(helper.wait(PATIENCE).expect("it ends").success());
 }

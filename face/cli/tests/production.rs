@@ -1,4 +1,4 @@
-//! The production program: what it does not contain, and where users find that now.
+//! The production program does not contain the laboratory; its old commands name the new program.
 
 use std::process::Command;
 

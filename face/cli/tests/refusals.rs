@@ -1,4 +1,4 @@
-//! Everything that must be refused, and that nobody else is harmed by it.
+//! Wrong keys, forged addresses and malformed bytes are refused, and other clients are not affected.
 
 mod support;
 
@@ -14,14 +14,14 @@ use spillway_transport::Time;
 use support::link::{End, LinkPeer};
 use support::{Client, SPILLWAY, Scene, Scratch, eventually, loopback};
 
-/// Runs `attack` while two clients, one plain and one helped, must not notice.
+/// Runs `attack`; one direct and one helped client must be served afterwards.
 fn unharmed(scene: &Scene, attack: impl FnOnce()) {
-    let (mut plain, mut helped) = (Client::new(scene.direct()), Client::new(scene.raw));
+    let (mut direct, mut helped) = (Client::new(scene.direct()), Client::new(scene.plain_port));
     helped.set("k", b"v");
     attack();
-    assert_eq!(plain.get("k"), Some(b"v".to_vec()));
+    assert_eq!(direct.get("k"), Some(b"v".to_vec()));
     assert_eq!(helped.get("k"), Some(b"v".to_vec()));
-    assert_eq!(Client::new(scene.raw).get("k"), Some(b"v".to_vec()), "new clients too");
+    assert_eq!(Client::new(scene.plain_port).get("k"), Some(b"v".to_vec()), "new clients are served");
 }
 
 fn refusal(port: SocketAddr, role: Role, key: &Key) -> End {
@@ -70,7 +70,7 @@ fn forged_client_addresses_are_refused() {
         let mut helper = LinkPeer::open(scene.link, Role::Helper, &scene.helper_key).ok().unwrap();
         let public: SocketAddr = "203.0.113.5:4".parse().unwrap();
         assert_eq!(helper.connect(public), Err(RefuseReason::Forbidden));
-        assert!(helper.connect("10.3.2.1:4".parse().unwrap()).is_ok(), "the link goes on");
+        assert!(helper.connect("10.3.2.1:4".parse().unwrap()).is_ok(), "the link stays open");
         for port in [scene.link, scene.client_link] {
             let mut client = LinkPeer::open(port, Role::Client, &scene.client_key).ok().unwrap();
             let other = SocketAddr::new(client.local().ip(), client.local().port() ^ 1);
@@ -93,7 +93,7 @@ fn hello(role: Role, key: &Key) -> Vec<u8> {
 }
 
 #[test]
-fn truncated_preambles_and_garbage_harm_nobody() {
+fn truncated_preambles_and_garbage_do_not_affect_other_clients() {
     let scene = Scene::start();
     unharmed(&scene, || {
         for port in [scene.link, scene.client_link] {
@@ -115,7 +115,7 @@ fn truncated_preambles_and_garbage_harm_nobody() {
                 let ended = socket.read_to_end(&mut answer);
                 let reset = ended.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset);
                 assert!(reset || ended.is_ok(), "{port} ends it: {ended:?}");
-                assert!(answer.is_empty(), "{port} tells a stranger nothing");
+                assert!(answer.is_empty(), "{port} sends a stranger nothing");
             }
         }
     });
@@ -127,7 +127,7 @@ fn an_authenticated_peer_that_sends_garbage_loses_its_link_only() {
     unharmed(&scene, || {
         let mut helper = LinkPeer::open(scene.link, Role::Helper, &scene.helper_key).ok().unwrap();
         helper.connect("10.0.0.9:1".parse().unwrap()).unwrap();
-        // A connect for the same id again: the peer is broken, and so is all it says.
+        // An unexpected frame for a connected id: the server must not trust the link any more.
         let id = spillway_batch::Id(1);
         helper.link().relay_control(id, spillway_batch::Control::Accepted);
         let end = loop {
@@ -140,7 +140,7 @@ fn an_authenticated_peer_that_sends_garbage_loses_its_link_only() {
 }
 
 #[test]
-fn a_helper_with_a_wrong_key_says_so_and_serves_nobody() {
+fn a_helper_with_a_wrong_key_logs_it_and_refuses_clients() {
     let scene = Scene::start();
     let (stranger, _) = scene.scratch.key("stranger.key");
     let port = loopback(free_port());
@@ -149,20 +149,20 @@ fn a_helper_with_a_wrong_key_says_so_and_serves_nobody() {
         .args(["helper", "--service", &format!("cache={}", scene.link), "--listen", &port.to_string()])
         .args(["--key", &stranger, "--threads", "1"]);
     let helper = scene.place.spawn(&launch).unwrap();
-    eventually("it says why", || {
-        let said = helper.stderr().unwrap() + &helper.stdout().unwrap();
-        said.contains("does not accept our key")
+    eventually("the log has the reason", || {
+        let text = helper.stderr().unwrap() + &helper.stdout().unwrap();
+        text.contains("does not accept our key")
     });
-    assert!(TcpStream::connect(port).is_err(), "without a link it refuses clients");
+    assert!(TcpStream::connect(port).is_err(), "a helper without a link refuses clients");
     unharmed(&scene, || {});
 }
 
 fn fails(arguments: &[&str], words: &str) {
     let output = Command::new(SPILLWAY).args(arguments).output().unwrap();
-    let said =
+    let text =
         String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     assert!(!output.status.success(), "{arguments:?} is refused");
-    assert!(said.contains(words), "{arguments:?} says {words:?}: {said}");
+    assert!(text.contains(words), "{arguments:?} says {words:?}: {text}");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn key_files_that_others_can_read_are_refused() {
 }
 
 #[test]
-fn what_cannot_be_run_is_said() {
+fn errors_name_what_cannot_be_run() {
     fails(&["run", "--link", "127.0.0.1:11411", "--", "no-such-server-program"], "no-such-server-program");
     fails(&["run", "--link", "nonsense", "--", "memcached"], "nonsense");
     let place = Place::local().unwrap();

@@ -17,7 +17,7 @@ use support::{PATIENCE, SPILLWAY, Scratch};
 const KEY: &str = "/spillway/cache/here";
 const TERM: i32 = 15;
 
-fn tell(command: &[&str], scratch: &Scratch) -> String {
+fn spillway(command: &[&str], scratch: &Scratch) -> String {
     let output: Output =
         Command::new(SPILLWAY).args(command).args(["--socket", &scratch.path("h.sock")]).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
@@ -47,10 +47,10 @@ fn a_helper_registers_over_https_with_a_certificate_and_a_password() {
     );
     fs::write(&config, text).unwrap();
     let launch = Launch::new(SPILLWAY).name("helper").args(["helper", "--config", &config]);
-    // It keeps the helper's log.
+    // Kept: the place owns the helper's log.
     let place = Place::local().unwrap();
     let mut helper = place.spawn(&launch).unwrap();
-    next("it is registered", || {
+    next("the registration", || {
         let output = Command::new(SPILLWAY)
             .args(["status", "--json", "--socket", &scratch.path("h.sock")])
             .output()
@@ -87,29 +87,28 @@ fn a_helper_is_registered_while_it_serves() {
         Launch::new(SPILLWAY).name("helper").args(["helper", "--config", &scratch.path("helper.toml")]);
     let place = Place::local().unwrap();
     let mut helper = place.spawn(&launch).unwrap();
-    next("it is registered", || registered().filter(|told| *told == link.to_string()));
-    let status: Value = next("status says so", || {
-        let status: Value = serde_json::from_str(&tell(&["status", "--json"], &scratch)).unwrap();
+    next("the registration", || registered().filter(|link_address| *link_address == link.to_string()));
+    let status: Value = next("the registration in the status", || {
+        let status: Value = serde_json::from_str(&spillway(&["status", "--json"], &scratch)).unwrap();
         let registration = &status["services"][0]["registration"];
         registration["registered_ms"].is_u64().then(|| registration.clone())
     });
     assert_eq!((&status["registrations"], &status["error"]), (&1.into(), &Value::Null));
-    assert!(tell(&["status"], &scratch).contains(&format!("registered as {link} for")));
+    assert!(spillway(&["status"], &scratch).contains(&format!("registered as {link} for")));
 
-    // A reload changes the address that clients are told.
     config(&format!("advertise = \"{elsewhere}\""));
-    let changed = tell(&["reload"], &scratch);
+    let changed = spillway(&["reload"], &scratch);
     assert!(changed.contains(&format!("advertise = \"{elsewhere}\"")), "{changed}");
-    next("the other address", || registered().filter(|told| *told == elsewhere.to_string()));
+    next("the other address", || registered().filter(|link_address| *link_address == elsewhere.to_string()));
 
-    // Drained, nobody finds it; a reload brings it back.
-    tell(&["drain", "cache"], &scratch);
-    next("it is gone", || registered().is_none().then_some(()));
-    assert!(!tell(&["status"], &scratch).contains("registered as"));
-    tell(&["reload"], &scratch);
-    next("it is back", registered);
+    // A drain removes the registration, and a reload adds it again.
+    spillway(&["drain", "cache"], &scratch);
+    next("no registration", || registered().is_none().then_some(()));
+    assert!(!spillway(&["status"], &scratch).contains("registered as"));
+    spillway(&["reload"], &scratch);
+    next("the registration again", registered);
 
-    // At its end it is gone at once.
+    // The end of the helper removes the registration at once.
     helper.signal(TERM).unwrap();
     let ended = helper.wait(PATIENCE).expect("it ends");
     let log = helper.stderr().unwrap();

@@ -1,4 +1,4 @@
-//! `spillway relief`: the operator's override at a real memcached and its helper, while sessions are in use.
+//! `spillway relief`: overrides at a real memcached and its helper, while sessions are in use.
 
 mod support;
 
@@ -18,7 +18,7 @@ fn relief(scene: &Scene, arguments: &[&str]) -> (bool, String, String) {
     (output.status.success(), text(output.stdout), text(output.stderr))
 }
 
-/// Sessions that know the server's own link port and the helper's, in use all the time.
+/// Sessions with two routes: the server's own link port and the helper's.
 struct Sessions(Vec<BlockingSession>);
 
 impl Sessions {
@@ -34,7 +34,6 @@ impl Sessions {
         Sessions((0..count).map(|_| BlockingSession::open(routes.clone(), settings).unwrap()).collect())
     }
 
-    /// Every one of them asks for something that only it has.
     fn use_all(&mut self) {
         for (number, session) in self.0.iter_mut().enumerate() {
             let request = format!("set k{number} 0 0 6\r\nv{number:05}\r\nget k{number}\r\n");
@@ -50,7 +49,7 @@ impl Sessions {
     fn use_until_on(&mut self, port: SocketAddr) {
         let deadline = Instant::now() + PATIENCE;
         while !self.0.iter_mut().all(|session| session.session().carrier() == Some(port)) {
-            assert!(Instant::now() < deadline, "they stay away from {port}");
+            assert!(Instant::now() < deadline, "not all sessions have moved to {port}");
             self.use_all();
         }
         self.use_all();
@@ -58,7 +57,7 @@ impl Sessions {
 }
 
 #[test]
-fn the_operators_word_moves_sessions_and_overrides_their_choice() {
+fn an_override_moves_sessions_and_replaces_their_choice() {
     let scene = Scene::start();
     let pid = scene.server.pid().to_string();
     let mut sessions = Sessions::open(&scene, 20);
@@ -69,15 +68,15 @@ fn the_operators_word_moves_sessions_and_overrides_their_choice() {
     assert_eq!(text, format!("server {pid} memcached: relief on\n"));
     sessions.use_until_on(scene.client_link);
 
-    // At the helper: nobody else comes in, plain clients that are there stay, library clients go home.
-    let mut plain = Client::new(scene.raw);
+    // `off` at the helper: new clients are refused, present plain clients stay, library clients move to the server.
+    let mut plain = Client::new(scene.plain_port);
     relief(&scene, &[&pid, "auto"]);
     let (is_fine, text, error) = relief(&scene, &["cache", "off"]);
-    assert!(is_fine && text.contains(": relief off, 20 clients to go elsewhere"), "{text} {error}");
+    assert!(is_fine && text.contains(": relief off, 20 clients still have to move"), "{text} {error}");
     sessions.use_until_on(scene.link);
     assert!(plain.version().is_some(), "a plain client is served");
-    eventually("nobody else is taken", || {
-        Client::try_new(scene.raw).is_none_or(|mut client| client.version().is_none())
+    eventually("new clients are refused", || {
+        Client::try_new(scene.plain_port).is_none_or(|mut client| client.version().is_none())
     });
     let status = scene.status();
     let service = &status["services"][0];
@@ -92,7 +91,7 @@ fn the_operators_word_moves_sessions_and_overrides_their_choice() {
     }
     sessions.use_until_on(scene.client_link);
 
-    // The server sends back whoever comes through helpers, also later.
+    // `off` at the server sends back all helped sessions, also those that move to helpers later.
     let (is_fine, text, error) = relief(&scene, &[&pid, "off"]);
     assert!(is_fine && text.contains("relief off"), "{text} {error}");
     sessions.use_until_on(scene.link);
@@ -101,7 +100,7 @@ fn the_operators_word_moves_sessions_and_overrides_their_choice() {
 }
 
 #[test]
-fn a_word_for_a_time_is_over_by_itself() {
+fn a_timed_override_ends_by_itself() {
     let scene = Scene::start();
     let pid = scene.server.pid().to_string();
     let (is_fine, _, error) = relief(&scene, &["cache", "off", "--for", "1s", "--wait"]);
@@ -117,11 +116,11 @@ fn a_word_for_a_time_is_over_by_itself() {
         let servers = all["servers"].as_array().unwrap().clone();
         servers.into_iter().find(|server| server["pid"] == scene.server.pid()).unwrap()
     };
-    eventually("the word is over", || server()["relief"] == "auto");
+    eventually("the override has ended", || server()["relief"] == "auto");
 }
 
 #[test]
-fn nonsense_is_refused_and_says_what_there_is() {
+fn unknown_services_are_errors_that_list_the_known_ones() {
     let scene = Scene::start();
     let (is_fine, _, error) = relief(&scene, &["no-such-service", "off"]);
     assert!(!is_fine && error.contains("there are: cache") && error.contains("memcached"), "{error}");
@@ -133,7 +132,7 @@ fn nonsense_is_refused_and_says_what_there_is() {
 fn the_server_sends_sessions_back_when_requests_are_few_and_fast() {
     let scene = Scene::with(Options { run_arguments: vec!["--release-after", "2s"], ..Options::default() });
     let mut sessions = Sessions::open(&scene, 10);
-    // As much as these can, for as long as it takes to be seen: what the server knows of direct load.
+    // Full load for long enough that the server measures it as its direct load.
     let busy_until = Instant::now() + Duration::from_secs(3);
     while Instant::now() < busy_until {
         sessions.use_all();
@@ -148,7 +147,7 @@ fn the_server_sends_sessions_back_when_requests_are_few_and_fast() {
     }
     let deadline = Instant::now() + PATIENCE;
     while !sessions.0.iter_mut().all(|session| session.session().carrier() == Some(scene.link)) {
-        assert!(Instant::now() < deadline, "they stay helped");
+        assert!(Instant::now() < deadline, "the sessions stay helped");
         sessions.use_all();
         std::thread::sleep(Duration::from_millis(100));
     }

@@ -1,4 +1,4 @@
-//! `spillway run` as a process: what it refuses, what it passes on, and a real server behind it.
+//! `spillway run` as a process: errors, the command's environment, and a real server.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
@@ -30,7 +30,7 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     (status.code(), text(stdout), text(stderr))
 }
 
-/// A file of this test's own, removed with it.
+/// A temporary file, removed when dropped.
 struct File(PathBuf);
 
 impl File {
@@ -81,7 +81,7 @@ fn mistakes_are_named_before_anything_starts() {
 }
 
 #[test]
-fn the_command_gets_the_shim_and_its_settings() {
+fn the_command_gets_the_preload_library_and_its_settings() {
     let key = File::key("fine.key", 0o600);
     let output = spillway()
         .args(["--key", key.path(), "--allow-clients", "10.0.0.0/8", "--allow-clients", "fd00::/8"])
@@ -100,7 +100,7 @@ fn the_command_gets_the_shim_and_its_settings() {
 }
 
 #[test]
-fn switched_off_the_command_runs_as_ever() {
+fn switched_off_the_command_runs_without_spillway() {
     for command in [&mut spillway(), spillway().env("SPILLWAY_OFF", "1")] {
         let is_variable = command.get_envs().any(|(name, _)| name == "SPILLWAY_OFF");
         let off: &[&str] = if is_variable { &[] } else { &["--off"] };
@@ -110,7 +110,7 @@ fn switched_off_the_command_runs_as_ever() {
     }
 }
 
-/// The smallest static program: it ends with code 7.
+/// A minimal static program that exits with code 7.
 #[cfg(target_arch = "x86_64")]
 fn static_program() -> Vec<u8> {
     let mut bytes = vec![0; 120];
@@ -140,7 +140,7 @@ fn a_static_program_runs_unhelped_or_not_at_all() {
     assert!(error.contains("--require was given"), "{error}");
 }
 
-/// Killed when dropped.
+/// The process, its ordinary port and its link port.
 struct Server(Child, u16, u16);
 
 impl Drop for Server {
@@ -179,9 +179,8 @@ fn the_process_is_the_server() {
     assert_eq!(name.trim(), "memcached");
 }
 
-/// The server's ordinary port keeps to memcached's protocols, under the shim.
 #[test]
-fn memccapable_is_content_with_the_ordinary_port() {
+fn memccapable_passes_on_the_ordinary_port() {
     if !PathBuf::from("/usr/bin/memccapable").exists() {
         println!("skipped: memccapable is not installed (libmemcached-tools)");
         return;
@@ -200,7 +199,7 @@ fn memccapable_is_content_with_the_ordinary_port() {
 }
 
 #[test]
-fn scripts_are_seen_through() {
+fn programs_behind_scripts_are_examined() {
     let program = File::new("behind", b"no program at all", 0o755);
     let script = File::new(
         "wrapper",
@@ -211,7 +210,7 @@ fn scripts_are_seen_through() {
     assert_eq!(code, Some(1), "{error}");
     assert!(error.contains(program.path()) && error.contains("--require was given"), "{error}");
 
-    // The preload and its settings stay in the environment through both.
+    // `env` and the shell pass the preload library and its settings on.
     let script = File::new("env-wrapper", b"#!/usr/bin/env -S sh -e\nexec env\n", 0o755);
     let (code, output, error) = run(&["--require", "--", script.path()]);
     assert_eq!(code, Some(0), "{error}");
@@ -231,7 +230,7 @@ fn programs_that_ignore_preloads_are_refused() {
     let (code, _, error) = run(&["--require", "--", other.path()]);
     assert!(code == Some(1) && error.contains("another kind of processor"), "{error}");
 
-    // musl's dynamic linker in the place of glibc's, which has a longer name.
+    // Replace the path of glibc's dynamic linker by that of musl's, which is shorter.
     let mut bytes = fs::read("/bin/true").unwrap();
     let glibc = b"/lib64/ld-linux-x86-64.so.2";
     if let Some(at) = bytes.windows(glibc.len()).position(|part| part == glibc) {

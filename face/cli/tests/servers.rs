@@ -1,4 +1,4 @@
-//! What the server's host can see of helped clients, and the switch: `status`, `connections`, `server`.
+//! Commands on a server's host: `status`, `connections`, `server`, `exporter`.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
 }
 
-/// This server, in `spillway status --json`.
+/// The server with this process id, from `spillway status --json`.
 fn server_of(pid: u32) -> Option<Value> {
     let (is_fine, text, _) = spillway(&["status", "--json"]);
     let all: Value = serde_json::from_str(&text).ok().filter(|_| is_fine)?;
@@ -33,10 +33,10 @@ fn server_of(pid: u32) -> Option<Value> {
 }
 
 #[test]
-fn helped_clients_are_seen_with_their_own_addresses() {
+fn helped_clients_are_listed_with_their_own_addresses() {
     let scene = Scene::start();
     let pid = scene.server.pid();
-    let mut clients: Vec<Client> = (0..5).map(|_| Client::new(scene.raw)).collect();
+    let mut clients: Vec<Client> = (0..5).map(|_| Client::new(scene.plain_port)).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         client.set(&format!("key{number}"), &[b'x'; 100]);
     }
@@ -55,7 +55,7 @@ fn helped_clients_are_seen_with_their_own_addresses() {
     let (_, text, _) = spillway(&["connections", &pid.to_string()]);
     assert_eq!(text.lines().filter(|line| line.contains("in=120 out=8")).count(), 5, "{text}");
 
-    let status = server_of(pid).expect("it is there");
+    let status = server_of(pid).expect("the server's status");
     assert_eq!((&status["state"], status["program"].as_str()), (&Value::from("on"), Some("memcached")));
     assert_eq!(status["link_port"], scene.link.port());
     assert_eq!(status["helped_port"], scene.direct().port());
@@ -67,8 +67,9 @@ fn helped_clients_are_seen_with_their_own_addresses() {
     assert_eq!(status["links"].as_array().unwrap().iter().filter(helpers).count(), 1);
 
     drop(clients);
-    eventually("they are gone", || list(pid)["connections"].as_array().unwrap().is_empty());
-    // By its link port, too.
+    eventually("the closed clients are not listed", || {
+        list(pid)["connections"].as_array().unwrap().is_empty()
+    });
     assert_eq!(json(&["connections", &format!(":{}", scene.link.port()), "--json"])["result"][0]["pid"], pid);
     let (is_fine, _, error) = spillway(&["connections", "no-such-server"]);
     assert!(!is_fine && error.contains(&pid.to_string()), "{error}");
@@ -98,7 +99,7 @@ fn the_switch_ends_links_and_direct_clients_stay() {
     let pid = scene.server.pid().to_string();
     let mut direct = Client::new(scene.direct());
     direct.set("k", b"v");
-    let mut helped = Client::new(scene.raw);
+    let mut helped = Client::new(scene.plain_port);
     assert_eq!(helped.get("k"), Some(b"v".to_vec()));
 
     let (is_fine, text, error) = spillway(&["server", "off", &pid, "--within", "1s", "--wait"]);
@@ -106,18 +107,18 @@ fn the_switch_ends_links_and_direct_clients_stay() {
     assert!(helped.ended(), "a plain client of a helper is reset when the time is over");
     assert_eq!(direct.get("k"), Some(b"v".to_vec()));
     assert_eq!(server_of(scene.server.pid()).unwrap()["connections"], 0);
-    eventually("the helper tries again in vain", || {
+    eventually("the helper's retry is refused", || {
         server_of(scene.server.pid()).unwrap()["refused"]["link_off"].as_u64().unwrap() > 0
     });
     assert!(
-        Client::try_new(scene.raw).is_none_or(|mut client| client.version().is_none()),
-        "nobody is helped"
+        Client::try_new(scene.plain_port).is_none_or(|mut client| client.version().is_none()),
+        "no client is helped"
     );
 
     let (is_fine, text, error) = spillway(&["server", "on", &pid]);
     assert!(is_fine && text.contains(": on"), "{text} {error}");
     scene.await_helped();
-    assert_eq!(Client::new(scene.raw).get("k"), Some(b"v".to_vec()));
+    assert_eq!(Client::new(scene.plain_port).get("k"), Some(b"v".to_vec()));
     assert_eq!(direct.get("k"), Some(b"v".to_vec()));
 }
 
@@ -125,18 +126,18 @@ fn the_switch_ends_links_and_direct_clients_stay() {
 fn links_without_clients_end_at_once() {
     let scene = Scene::start();
     let pid = scene.server.pid().to_string();
-    eventually("the probe of the start is gone", || {
+    eventually("the scene's first client has left", || {
         server_of(scene.server.pid()).unwrap()["connections"] == 0
     });
-    // Long enough that the test would see it wait.
+    // With clients this command would wait for an hour.
     let (is_fine, text, error) = spillway(&["server", "off", &pid, "--within", "3600", "--wait"]);
     assert!(is_fine && text.contains("off"), "{text} {error}");
 }
 
 #[test]
-fn whoever_has_read_enough_makes_no_command_fail() {
+fn a_reader_that_closes_the_pipe_makes_no_command_fail() {
     let scene = Scene::start();
-    let mut client = Client::new(scene.raw);
+    let mut client = Client::new(scene.plain_port);
     client.set("key", b"value");
     let (pid, socket) = (scene.server.pid().to_string(), scene.status_socket.as_str());
     let commands: [&[&str]; 9] = [
@@ -156,7 +157,7 @@ fn whoever_has_read_enough_makes_no_command_fail() {
         let output = Command::new(SPILLWAY).args(command).stdout(writer).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && !error.contains("panicked"), "{command:?}: {error}");
-        // What cannot be written for another reason is told.
+        // Other write errors are reported.
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let output = Command::new(SPILLWAY).args(command).stdout(full).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
@@ -176,8 +177,8 @@ impl Run {
         Run::start_in(Rc::new(Scratch::new()), command, link)
     }
 
-    /// With the same directory.
-    fn beside(&self, command: &str, link: u16) -> Run {
+    /// Starts another command with the same directory.
+    fn start_another(&self, command: &str, link: u16) -> Run {
         Run::start_in(Rc::clone(&self.pages), command, link)
     }
 
@@ -190,7 +191,7 @@ impl Run {
             .stderr(fs::File::create(&log).unwrap())
             .spawn()
             .unwrap();
-        // Servers that give their rights up write there too.
+        // Servers that change their user must be able to write there.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
         fs::set_permissions(pages.path("."), open).unwrap();
         Run { child, pages, log }
@@ -248,22 +249,21 @@ fn a_page_is_removed_at_the_end_and_a_killed_servers_is_recognised() {
     };
     assert!(status().contains(&format!("\"link_port\": {link}")), "{}", status());
     signal(run.child.id(), rustix::process::Signal::KILL);
-    eventually("the killed one is not shown, and its page removed", || {
+    eventually("the killed server is not shown, and its page is removed", || {
         !status().contains(&format!("\"link_port\": {link}")) && run.pages().is_empty()
     });
 }
 
-/// A reader in another PID namespace, as in a container beside the server's, does not see the process, and sees that it
-/// lives.
+/// A reader in another PID namespace, such as another container, cannot see the process but finds that it runs.
 #[test]
 fn a_page_is_read_from_another_pid_namespace_and_stays() {
     let (port, link) = (free_port(), free_port());
     let mut run = Run::start(&format!("exec memcached -u nobody -l 127.0.0.1 -p {port}"), link);
     eventually("memcached serves", || is_up(port) && is_up_link(link));
     let pages = run.pages.path(".");
-    let elsewhere = |words: &[&str]| {
+    let elsewhere = |arguments: &[&str]| {
         let mut command = Command::new("unshare");
-        command.args(["--pid", "--fork", "--mount-proc", SPILLWAY]).args(words);
+        command.args(["--pid", "--fork", "--mount-proc", SPILLWAY]).args(arguments);
         let output = command.env("SPILLWAY_STATUS_DIR", &pages).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         (output.status.success(), text(output.stdout), text(output.stderr))
@@ -284,16 +284,16 @@ fn a_page_is_read_from_another_pid_namespace_and_stays() {
     }
     let (is_fine, text, error) = elsewhere(&["server", "off", &format!("port:{link}"), "--wait"]);
     assert!(is_fine && text.ends_with(": off\n") && error.contains("in PID namespace"), "{text} {error}");
-    // Once the server is gone, that reader sees it, too.
+    // After the server's end the same reader removes the page.
     signal(run.child.id(), rustix::process::Signal::KILL);
     run.child.wait().unwrap();
     elsewhere(&["status"]);
     assert!(run.pages().is_empty(), "{:?}", run.pages());
 }
 
-/// A page of somebody who has named his process for a terminal, and never answers.
+/// A forged page whose process name has terminal escape sequences, and whose process never answers.
 #[test]
-fn a_forged_page_writes_nothing_to_terminals_and_holds_nobody_up() {
+fn a_forged_page_sends_no_escape_sequences_to_terminals_and_blocks_no_command() {
     const FORGE: &str = "import ctypes, fcntl, os, struct, sys; path, words = sys.argv[1], int(sys.argv[2]); \
         ctypes.CDLL(None).prctl(15, b'evil\\x1b[2J\\nx', 0, 0, 0); \
         f = open(path, 'w+b'); f.truncate(words * 8); f.write(b'spilpage' + struct.pack('QQ', 4, os.getpid())); \
@@ -310,75 +310,85 @@ fn a_forged_page_writes_nothing_to_terminals_and_holds_nobody_up() {
     std::io::BufRead::read_line(&mut std::io::BufReader::new(forger.stdout.take().unwrap()), &mut line)
         .unwrap();
     assert_eq!(line, "held\n");
-    let tell = |words: &[&str]| {
-        let output =
-            Command::new(SPILLWAY).args(words).env("SPILLWAY_STATUS_DIR", pages.path(".")).output().unwrap();
+    let command = |arguments: &[&str]| {
+        let output = Command::new(SPILLWAY)
+            .args(arguments)
+            .env("SPILLWAY_STATUS_DIR", pages.path("."))
+            .output()
+            .unwrap();
         let both = [output.stdout, output.stderr].concat();
-        assert!(both.iter().all(|byte| *byte == b'\n' || !byte.is_ascii_control()), "{words:?}: {both:?}");
+        assert!(
+            both.iter().all(|byte| *byte == b'\n' || !byte.is_ascii_control()),
+            "{arguments:?}: {both:?}"
+        );
         (output.status.success(), String::from_utf8_lossy(&both).into_owned())
     };
     let pid = format!("pid:{}", forger.id());
-    let (_, text) = tell(&["status"]);
+    let (_, text) = command(&["status"]);
     assert!(text.contains("evil\\u{1b}[2J\\nx"), "{text}");
-    let (_, text) = tell(&["status", "--json"]);
+    let (_, text) = command(&["status", "--json"]);
     assert!(text.contains("evil"), "{text}");
-    let (is_fine, text) = tell(&["server", "off", &pid, "--wait"]);
-    assert!(!is_fine && text.contains("has not answered yet"), "{text}");
-    let (is_fine, text) = tell(&["relief", &pid, "off"]);
-    assert!(!is_fine && text.contains("has not answered yet"), "{text}");
+    let (is_fine, text) = command(&["server", "off", &pid, "--wait"]);
+    assert!(!is_fine && text.contains("has not answered in time"), "{text}");
+    let (is_fine, text) = command(&["relief", &pid, "off"]);
+    assert!(!is_fine && text.contains("has not answered in time"), "{text}");
     forger.kill().unwrap();
     forger.wait().unwrap();
 }
 
 #[test]
-fn a_server_that_does_not_answer_keeps_none_of_the_others_on() {
+fn a_server_that_does_not_answer_does_not_keep_others_from_switching_off() {
     let [first, second, first_link, second_link] = [(); 4].map(|()| free_port());
     let command = |port: u16| format!("exec memcached -u nobody -l 127.0.0.1 -p {port}");
     let one = Run::start(&command(first), first_link);
-    let other = one.beside(&command(second), second_link);
+    let other = one.start_another(&command(second), second_link);
     eventually("both serve", || {
         is_up(first) && is_up(second) && is_up_link(first_link) && is_up_link(second_link)
     });
     let pages = one.pages.path(".");
-    let tell = |words: &[&str]| {
-        let output = Command::new(SPILLWAY).args(words).env("SPILLWAY_STATUS_DIR", &pages).output().unwrap();
+    let command = |arguments: &[&str]| {
+        let output =
+            Command::new(SPILLWAY).args(arguments).env("SPILLWAY_STATUS_DIR", &pages).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         (output.status.success(), text(output.stdout), text(output.stderr))
     };
-    // Which of the two is meant is not clear: nothing happens.
-    for words in
+    // The name is ambiguous: nothing changes.
+    for arguments in
         [&["server", "off", "memcached"][..], &["relief", "memcached", "off"], &["connections", "memcached"]]
     {
-        let (is_fine, text, error) = tell(words);
+        let (is_fine, text, error) = command(arguments);
         let listed = |run: &Run, port: u16, link: u16| {
             error.contains(&format!("pid {}, memcached, port {port}, link port {link}", run.child.id()))
         };
         let both = listed(&one, first, first_link) && listed(&other, second, second_link);
-        assert!(!is_fine && text.is_empty() && both && error.contains("--all"), "{words:?}: {text} {error}");
+        assert!(
+            !is_fine && text.is_empty() && both && error.contains("--all"),
+            "{arguments:?}: {text} {error}"
+        );
     }
     let by_port = format!("port:{second_link}");
-    let (is_fine, text, error) = tell(&["server", "off", &by_port, "--wait"]);
+    let (is_fine, text, error) = command(&["server", "off", &by_port, "--wait"]);
     assert!(is_fine && text == format!("server {} memcached: off\n", other.child.id()), "{text} {error}");
     assert!(error.contains("switching off: pid"), "{error}");
-    let (is_fine, text, error) = tell(&["server", "on", &format!("pid:{}", other.child.id())]);
+    let (is_fine, text, error) = command(&["server", "on", &format!("pid:{}", other.child.id())]);
     assert!(is_fine && text.ends_with(": on\n"), "{text} {error}");
-    // The one that is asked first.
-    let (deaf, hears) = match (one.child.id(), other.child.id()) {
+    // Stop the server that is asked first.
+    let (stopped, running) = match (one.child.id(), other.child.id()) {
         (one, other) if one < other => (one, other),
         (one, other) => (other, one),
     };
-    signal(deaf, rustix::process::Signal::STOP);
-    let (is_fine, text, error) = tell(&["server", "off", "memcached", "--all", "--wait"]);
-    signal(deaf, rustix::process::Signal::CONT);
-    assert!(!is_fine && error.contains(&format!("server {deaf} has not answered yet")), "{error}");
-    assert_eq!(text, format!("server {hears} memcached: off\n"), "{error}");
+    signal(stopped, rustix::process::Signal::STOP);
+    let (is_fine, text, error) = command(&["server", "off", "memcached", "--all", "--wait"]);
+    signal(stopped, rustix::process::Signal::CONT);
+    assert!(!is_fine && error.contains(&format!("server {stopped} has not answered in time")), "{error}");
+    assert_eq!(text, format!("server {running} memcached: off\n"), "{error}");
     let states = || {
-        let status: Value = serde_json::from_str(&tell(&["status", "--json"]).1).unwrap();
+        let status: Value = serde_json::from_str(&command(&["status", "--json"]).1).unwrap();
         let servers = status["servers"].as_array().unwrap().clone();
         servers.iter().map(|one| one["state"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    eventually("it obeys when it looks", || states() == ["off", "off"]);
-    let (is_fine, text, error) = tell(&["server", "on", "--all"]);
+    eventually("the stopped server acts on the request later", || states() == ["off", "off"]);
+    let (is_fine, text, error) = command(&["server", "on", "--all"]);
     assert!(is_fine && text.matches(": on\n").count() == 2, "{text} {error}");
 }
 
@@ -386,10 +396,10 @@ fn is_up_link(port: u16) -> bool {
     std::net::TcpStream::connect(loopback(port)).is_ok()
 }
 
-/// Both processes have the preload and the same link port: the first that waits for clients has it, and the other is
-/// passed by, in spite of --require.
+/// Both processes have the preload library and the same link port: the first that waits for clients gets the port, and
+/// the other runs without help, in spite of --require.
 #[test]
-fn other_servers_of_the_same_launch_are_passed_by() {
+fn other_servers_of_the_same_launch_run_without_help() {
     let (first, second, link) = (free_port(), free_port(), free_port());
     let command = format!(
         "memcached -u nobody -l 127.0.0.1 -p {first} & \
@@ -398,10 +408,10 @@ fn other_servers_of_the_same_launch_are_passed_by() {
     );
     let run = Run::start(&command, link);
     eventually("both serve", || is_up(first) && is_up(second) && is_up_link(link));
-    eventually("the second says why", || run.log().contains("has the link port"));
+    eventually("the second logs the reason", || run.log().contains("has the link port"));
     assert_eq!(run.pages().len(), 1, "{}", run.log());
     assert_eq!(run.log().matches("helpers of port").count(), 1, "{}", run.log());
-    // The shell's children are ours to end.
+    // Ending the shell would not end its children.
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.child.id())).unwrap();
     for pid in children.split_ascii_whitespace() {
         signal(pid.parse().unwrap(), rustix::process::Signal::TERM);
@@ -410,7 +420,7 @@ fn other_servers_of_the_same_launch_are_passed_by() {
 }
 
 #[test]
-fn the_exporter_has_metrics_of_servers() {
+fn the_exporter_serves_metrics_of_servers() {
     use std::io::{Read, Write};
     let scene = Scene::start();
     let address = loopback(free_port());

@@ -1,4 +1,4 @@
-//! Sessions at real servers under `spillway run`, driven by `spillway load`, while their helpers are killed and stopped.
+//! Sessions of `spillway load` at real servers under `spillway run`, while their helpers are killed and stopped.
 
 mod support;
 
@@ -12,10 +12,9 @@ use spillway_lab::{Launch, Place, Process};
 use spillway_ports::free_port;
 use support::{SPILLWAY, Scratch, loopback};
 
-/// Faults, one each second.
+/// Number of faults, one each second.
 const FAULTS: usize = 8;
 
-/// Two helpers of one server, and the keys of all.
 struct Scene {
     helpers: Vec<Process>,
     launches: Vec<Launch>,
@@ -63,8 +62,8 @@ impl Scene {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// One helper goes, and comes back; the other is alive.
-    fn strike(&mut self, turn: usize) {
+    /// Kills and restarts, or stops and continues, one helper; the other helper runs.
+    fn fail_one_helper(&mut self, turn: usize) {
         let helper = turn % 2;
         if turn % 3 == 2 {
             self.helpers[helper].signal(Signal::STOP.as_raw()).unwrap();
@@ -79,37 +78,39 @@ impl Scene {
         }
     }
 
-    fn survives(mut self, protocol: &str) {
+    fn loses_no_request(mut self, protocol: &str) {
         let report = self.scratch.path("report.json");
         let load = self.load(protocol, &report);
         std::thread::sleep(Duration::from_secs(1));
-        (0..FAULTS).for_each(|turn| self.strike(turn));
+        (0..FAULTS).for_each(|turn| self.fail_one_helper(turn));
         let output = load.wait_with_output().unwrap();
-        let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{told}");
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
         let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
-        let total = |name: &str| report["total"][name].as_u64().unwrap_or_else(|| panic!("{name} is told"));
+        let total =
+            |name: &str| report["total"][name].as_u64().unwrap_or_else(|| panic!("{name} is reported"));
         for none in ["wrong", "lost", "resets", "unasked"] {
-            assert_eq!(total(none), 0, "{none}\n{told}");
+            assert_eq!(total(none), 0, "{none}\n{text}");
         }
-        assert!(total("answered") > 1_000 && total("answered") == total("helped"), "{told}");
-        assert!(total("carried_on") >= 100, "helpers were killed, so sessions went on elsewhere\n{told}");
+        assert!(total("answered") > 1_000 && total("answered") == total("helped"), "{text}");
+        assert!(total("carried_on") >= 100, "sessions moved because helpers were killed\n{text}");
     }
 }
 
 #[test]
 fn memcached_loses_no_request_while_helpers_are_killed() {
     Scene::start(|place, wrapper| Memcached::default().wrapper(wrapper).start(place).unwrap())
-        .survives("memcached");
+        .loses_no_request("memcached");
 }
 
 #[test]
 fn memcached_with_four_threads_loses_no_request_while_helpers_are_killed() {
     Scene::start(|place, wrapper| Memcached::default().threads(4).wrapper(wrapper).start(place).unwrap())
-        .survives("memcached");
+        .loses_no_request("memcached");
 }
 
 #[test]
 fn redis_loses_no_request_while_helpers_are_killed() {
-    Scene::start(|place, wrapper| Redis::default().wrapper(wrapper).start(place).unwrap()).survives("redis");
+    Scene::start(|place, wrapper| Redis::default().wrapper(wrapper).start(place).unwrap())
+        .loses_no_request("redis");
 }

@@ -1,5 +1,5 @@
-//! Unmodified clients in several languages through a sidecar, while one of two helpers is killed each second: no request
-//! fails, no connection is lost, nothing is done twice.
+//! Unmodified clients in several languages through a sidecar, while one of two helpers is killed each second: no
+//! request fails or is done twice, and no connection is lost.
 
 mod support;
 
@@ -8,15 +8,15 @@ use std::process::{Command, Stdio};
 
 use spillway_lab::peers::{Memcached, Redis};
 use support::SPILLWAY;
-use support::beside::{Beside, Served};
+use support::sidecar::{Served, Sidecar};
 
 /// Seconds for which each client works.
 const WORK: &str = "6";
 
-/// Where Debian has its own, whatever else is in the path.
+/// Debian's Python, which has the client libraries; another one may come first in PATH.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Runs clients at the same time. Each ends with 0 and has printed how many requests were answered.
+/// Runs clients at the same time. Each must exit with 0 and print the number of answered requests last.
 fn run_all(mut clients: Vec<(&str, Command)>) {
     let running: Vec<_> = clients
         .iter_mut()
@@ -30,81 +30,86 @@ fn run_all(mut clients: Vec<(&str, Command)>) {
         .collect();
     for (name, child) in running {
         let output = child.wait_with_output().unwrap();
-        let told = String::from_utf8_lossy(&output.stdout);
+        let stdout = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{name}: {told}\n{errors}");
-        let requests = told.trim().lines().last().and_then(|line| line.parse::<u64>().ok());
-        let requests = requests.unwrap_or_else(|| panic!("{name} tells its requests: {told}\n{errors}"));
+        assert!(output.status.success(), "{name}: {stdout}\n{errors}");
+        let requests = stdout.trim().lines().last().and_then(|line| line.parse::<u64>().ok());
+        let requests = requests.unwrap_or_else(|| panic!("{name} prints no number: {stdout}\n{errors}"));
         assert!(requests > 100, "{name} did {requests} requests only");
     }
 }
 
 fn client(program: &str, arguments: &[&str], address: SocketAddr) -> Command {
     let mut command = Command::new(program);
-    // Where Debian has modules of Node, also for a Node of another make.
+    // Debian's directory of Node modules, for a Node from another source.
     command.args(arguments).args([&address.port().to_string(), WORK]).env("NODE_PATH", "/usr/share/nodejs");
     command
 }
 
-/// Nothing was lost on the way, and sessions really went on elsewhere.
-fn expect_calm(beside: &Beside, killed: u32) {
-    let status = beside.status();
-    assert!(killed >= 3, "{killed} kills are no storm");
-    assert!(beside.number("/moves/lost") >= 3, "sessions went on elsewhere: {status:#}");
+/// Checks that no connection failed, although helpers were killed and sessions moved.
+fn expect_no_failures(sidecar: &Sidecar, killed: u32) {
+    let status = sidecar.status();
+    assert!(killed >= 3, "only {killed} helpers were killed");
+    assert!(sidecar.number("/moves/lost") >= 3, "sessions moved: {status:#}");
     for bad in ["server_reset", "refused", "gone", "no_carrier"] {
         assert_eq!(status["ended"][bad], 0, "{bad}: {status:#}");
     }
-    assert!(beside.number("/latency_helped/count") > 0, "latency was measured: {status:#}");
+    assert!(sidecar.number("/latency_helped/count") > 0, "latency was measured: {status:#}");
 }
 
 #[test]
 fn clients_of_memcached_notice_nothing() {
     let mut served = Served::start(2, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
-    let beside = served.beside(&["--protocol", "memcached", "--relief", "on"]);
+    let sidecar = served.sidecar(&["--protocol", "memcached", "--relief", "on"]);
     let java = served.scratch.path("Client.java");
     std::fs::write(&java, include_str!("clients/Client.java")).unwrap();
-    let ((), killed) = served.stormy(|| {
+    let ((), killed) = served.while_helpers_are_killed(|| {
         run_all(vec![
-            ("pymemcache", client(PYTHON, &["-c", include_str!("clients/memcached.py")], beside.address)),
+            ("pymemcache", client(PYTHON, &["-c", include_str!("clients/memcached.py")], sidecar.address)),
             (
                 "spymemcached",
                 client(
                     "java",
                     &["-Xmx64m", "-cp", "/usr/share/java/spymemcached.jar", &java],
-                    beside.address,
+                    sidecar.address,
                 ),
             ),
         ]);
     });
-    expect_calm(&beside, killed);
+    expect_no_failures(&sidecar, killed);
 }
 
 #[test]
 fn memccapable_notices_nothing() {
     let mut served = Served::start(2, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
-    let beside = served.beside(&["--protocol", "memcached", "--threads", "2", "--relief", "on"]);
-    let (_, killed) = served.stormy(|| {
+    let sidecar = served.sidecar(&["--protocol", "memcached", "--threads", "2", "--relief", "on"]);
+    let (_, killed) = served.while_helpers_are_killed(|| {
         for protocol in ["-a", "-b", "-a", "-b"] {
-            let port = beside.address.port().to_string();
+            let port = sidecar.address.port().to_string();
             let output =
                 Command::new("memccapable").args(["-h", "127.0.0.1", "-p", &port, protocol]).output();
             let output = output.expect("memccapable starts (package libmemcached-tools)");
-            let told = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success() && !told.contains("[FAIL]"), "{told}");
-            // Not so fast that nobody is killed meanwhile.
+            let stdout = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && !stdout.contains("[FAIL]"), "{stdout}");
+            // Slow enough that helpers are killed meanwhile.
             std::thread::sleep(std::time::Duration::from_secs(1));
         }
     });
-    assert!(killed >= 3 && beside.number("/taken") >= 4);
-    assert_eq!(beside.number("/ended/no_carrier") + beside.number("/ended/gone"), 0, "{:#}", beside.status());
+    assert!(killed >= 3 && sidecar.number("/taken") >= 4);
+    assert_eq!(
+        sidecar.number("/ended/no_carrier") + sidecar.number("/ended/gone"),
+        0,
+        "{:#}",
+        sidecar.status()
+    );
 }
 
 #[test]
 fn clients_of_redis_notice_nothing() {
     let mut served = Served::start(2, |place, run| Redis::default().wrapper(run).start(place).unwrap());
-    let beside = served.beside(&["--protocol", "redis", "--relief", "on"]);
-    let ((), killed) = served.stormy(|| {
-        let port = beside.address.port().to_string();
+    let sidecar = served.sidecar(&["--protocol", "redis", "--relief", "on"]);
+    let ((), killed) = served.while_helpers_are_killed(|| {
+        let port = sidecar.address.port().to_string();
         let mut cli = Command::new("redis-cli");
         cli.args(["-p", &port, "-r", "400", "-i", "0.012", "INCR", "cli"]);
         let mut benchmark = Command::new("sh");
@@ -112,43 +117,43 @@ fn clients_of_redis_notice_nothing() {
             format!("redis-benchmark -p {port} -c 20 -n 20000 -t set,get,incr,lpush,mset -q && echo 100000");
         benchmark.args(["-c", &run]);
         run_all(vec![
-            ("redis-py", client(PYTHON, &["-c", include_str!("clients/redis.py")], beside.address)),
-            ("node-redis", client("node", &["-e", include_str!("clients/redis.js")], beside.address)),
-            // Counts up to the number of its requests.
+            ("redis-py", client(PYTHON, &["-c", include_str!("clients/redis.py")], sidecar.address)),
+            ("node-redis", client("node", &["-e", include_str!("clients/redis.js")], sidecar.address)),
+            // INCR prints the number of requests.
             ("redis-cli", cli),
             ("redis-benchmark", benchmark),
         ]);
     });
-    expect_calm(&beside, killed);
+    expect_no_failures(&sidecar, killed);
 }
 
 #[test]
 fn two_hundred_connections_lose_no_request() {
     let mut served = Served::start(2, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
-    let beside = served.beside(&["--protocol", "memcached", "--relief", "on"]);
+    let sidecar = served.sidecar(&["--protocol", "memcached", "--relief", "on"]);
     let report = served.scratch.path("report.json");
-    let (output, killed) = served.stormy(|| {
+    let (output, killed) = served.while_helpers_are_killed(|| {
         let mut load = Command::new(SPILLWAY);
         load.args([
             "load",
             "--protocol",
             "memcached",
             "--server",
-            &beside.address.to_string(),
+            &sidecar.address.to_string(),
             "--json",
             &report,
         ]);
         load.args(["-c", "200", "--threads", "1", "--rate", "2000", "-d", "6s", "--get-ratio", "0.8"]);
         load.args(["--value-size", "3000", "--keys", "2000"]).output().unwrap()
     });
-    let told = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
+    let stdout = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stdout}");
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
-    let total = |name: &str| report["total"][name].as_u64().unwrap_or_else(|| panic!("{name} is told"));
+    let total = |name: &str| report["total"][name].as_u64().unwrap_or_else(|| panic!("{name} is reported"));
     for none in ["wrong", "lost", "resets", "unasked"] {
-        assert_eq!(total(none), 0, "{none}\n{told}");
+        assert_eq!(total(none), 0, "{none}\n{stdout}");
     }
-    assert!(total("answered") > 1_000, "{told}");
-    assert!(beside.number("/moves/lost") >= 100, "{:#}", beside.status());
-    expect_calm(&beside, killed);
+    assert!(total("answered") > 1_000, "{stdout}");
+    assert!(sidecar.number("/moves/lost") >= 100, "{:#}", sidecar.status());
+    expect_no_failures(&sidecar, killed);
 }

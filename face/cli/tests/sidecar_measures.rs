@@ -1,4 +1,4 @@
-//! What a sidecar makes of the replies of the real memcached and redis: each one is told, whatever the command.
+//! A sidecar counts and measures each reply of the real memcached and redis, whatever the command.
 
 mod support;
 
@@ -7,9 +7,9 @@ use std::net::{SocketAddr, TcpStream};
 
 use spillway_lab::peers::{Memcached, Redis};
 use support::PATIENCE;
-use support::beside::{Beside, Served};
+use support::sidecar::{Served, Sidecar};
 
-/// Sends all in small pieces, and reads up to the end of the last reply.
+/// Sends requests in small pieces, and reads up to `end`, the end of the last reply.
 fn converse(address: SocketAddr, requests: &[u8], end: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -37,18 +37,18 @@ fn converse(address: SocketAddr, requests: &[u8], end: &[u8]) -> Vec<u8> {
 }
 
 #[track_caller]
-fn expect(beside: &Beside, replies: u64, measured: u64) {
-    let status = beside.status();
+fn expect(sidecar: &Sidecar, replies: u64, measured: u64) {
+    let status = sidecar.status();
     let gave_up = status["gave_up"].as_object().unwrap().values().filter_map(|count| count.as_u64());
     assert_eq!(gave_up.sum::<u64>(), 0, "{status:#}");
-    let told = (beside.number("/replies"), beside.number("/latency_direct/count"));
-    assert_eq!(told, (replies, measured), "{status:#}");
+    let replies_counted = (sidecar.number("/replies"), sidecar.number("/latency_direct/count"));
+    assert_eq!(replies_counted, (replies, measured), "{status:#}");
 }
 
 #[test]
-fn all_replies_of_memcached_are_told() {
+fn all_replies_of_memcached_are_counted() {
     let served = Served::start(0, |place, run| Memcached::default().wrapper(run).start(place).unwrap());
-    let beside = served.beside(&["--protocol", "memcached"]);
+    let sidecar = served.sidecar(&["--protocol", "memcached"]);
     let measured = [
         "set a 0 0 5\r\nEND\r\n\r\n",
         "add a 0 0 1\r\nx\r\n",
@@ -130,21 +130,20 @@ fn all_replies_of_memcached_are_told() {
     ];
     let end = "mn\r\n";
     let all = [measured.concat(), quiet.concat(), operators.concat(), end.to_owned()].concat();
-    converse(beside.address, all.as_bytes(), b"OK\r\nMN\r\n");
-    let prompt = measured.len() as u64 + 2 + 1; // two are among the quiet ones
-    expect(&beside, prompt + operators.len() as u64, prompt);
-    // Many at a time.
+    converse(sidecar.address, all.as_bytes(), b"OK\r\nMN\r\n");
+    let prompt = measured.len() as u64 + 2 + 1; // `quiet` has two `mn`, and `end` is one
+    expect(&sidecar, prompt + operators.len() as u64, prompt);
     let many = "get n\r\n".repeat(30_000) + "mn\r\n";
-    converse(beside.address, many.as_bytes(), b"END\r\nMN\r\n");
-    expect(&beside, prompt + operators.len() as u64 + 30_001, prompt + 30_001);
+    converse(sidecar.address, many.as_bytes(), b"END\r\nMN\r\n");
+    expect(&sidecar, prompt + operators.len() as u64 + 30_001, prompt + 30_001);
 }
 
 #[test]
-fn all_replies_of_redis_are_told() {
+fn all_replies_of_redis_are_counted() {
     let served = Served::start(0, |place, run| {
         Redis::default().args(["--enable-debug-command", "yes"]).wrapper(run).start(place).unwrap()
     });
-    let beside = served.beside(&["--protocol", "redis"]);
+    let sidecar = served.sidecar(&["--protocol", "redis"]);
     let prompt = [
         "SET a 1",
         "GET a",
@@ -222,21 +221,22 @@ fn all_replies_of_redis_are_told() {
     let half = |hello: &str, end: &str| {
         let mut all = String::from(hello) + "\r\n";
         prompt.iter().chain(&unmeasured).for_each(|line| all += &command(line));
-        // Attributes and push messages are of the newer version only, and redis sends none in the older one.
+        // Attributes and push messages exist in RESP3 only; with RESP2 redis sends none.
         kinds.iter().for_each(|kind| all += &command(&format!("DEBUG PROTOCOL {kind}")));
         all + "PING\r\n" + &command(&format!("ECHO {end}"))
     };
     for (turn, version) in [(1, "HELLO 2"), (2, "HELLO 3")] {
         let end = format!("end-{turn}");
-        converse(beside.address, half(version, &end).as_bytes(), format!("{end}\r\n").as_bytes());
+        converse(sidecar.address, half(version, &end).as_bytes(), format!("{end}\r\n").as_bytes());
         let each = 1 + prompt.len() as u64 + 2;
         let others = (unmeasured.len() + kinds.len()) as u64;
-        let told = beside.number("/replies");
-        assert_eq!(told, turn * (each + others), "{version}: {:#}", beside.status());
+        let replies_counted = sidecar.number("/replies");
+        assert_eq!(replies_counted, turn * (each + others), "{version}: {:#}", sidecar.status());
     }
-    // Those that came behind one that may block waited for it, and are no measure, or did not.
-    let (replies, measured) = (beside.number("/replies"), beside.number("/latency_direct/count"));
-    expect(&beside, replies, measured);
+    // A reply behind a command that may block is measured only if it did not wait for that command, so the number
+    // varies.
+    let (replies, measured) = (sidecar.number("/replies"), sidecar.number("/latency_direct/count"));
+    expect(&sidecar, replies, measured);
     assert!(
         (2 * (prompt.len() as u64 + 1)..=2 * (prompt.len() as u64 + 3)).contains(&measured),
         "{measured}"
@@ -244,14 +244,14 @@ fn all_replies_of_redis_are_told() {
 }
 
 #[test]
-fn streams_that_are_no_answers_are_not_measured_and_go_on() {
+fn streams_of_messages_are_forwarded_and_not_measured() {
     let served = Served::start(0, |place, run| Redis::default().wrapper(run).start(place).unwrap());
-    let beside = served.beside(&["--protocol", "redis"]);
-    let subscribed = converse(beside.address, b"SUBSCRIBE news\r\nPING\r\n", b"pong\r\n$0\r\n\r\n");
+    let sidecar = served.sidecar(&["--protocol", "redis"]);
+    let subscribed = converse(sidecar.address, b"SUBSCRIBE news\r\nPING\r\n", b"pong\r\n$0\r\n\r\n");
     assert!(subscribed.starts_with(b"*3\r\n$9\r\nsubscribe\r\n"));
-    let monitored = converse(beside.address, b"MONITOR\r\n", b"+OK\r\n");
+    let monitored = converse(sidecar.address, b"MONITOR\r\n", b"+OK\r\n");
     assert_eq!(monitored, b"+OK\r\n");
-    let off = converse(beside.address, b"CLIENT REPLY OFF\r\nPING\r\nCLIENT REPLY ON\r\n", b"+OK\r\n");
-    assert_eq!(off, b"+OK\r\n", "bytes are as redis sends them");
-    assert_eq!((beside.number("/gave_up/stream"), beside.number("/gave_up/replies_off")), (2, 1));
+    let off = converse(sidecar.address, b"CLIENT REPLY OFF\r\nPING\r\nCLIENT REPLY ON\r\n", b"+OK\r\n");
+    assert_eq!(off, b"+OK\r\n", "bytes are forwarded unchanged");
+    assert_eq!((sidecar.number("/gave_up/stream"), sidecar.number("/gave_up/replies_off")), (2, 1));
 }

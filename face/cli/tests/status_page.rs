@@ -25,7 +25,7 @@ fn the_page_shows_two_minutes_and_can_be_read_everywhere() {
     let done = AtomicBool::new(false);
     let page = std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut client = Client::new(scene.raw);
+            let mut client = Client::new(scene.plain_port);
             client.set("key", b"value");
             while !done.load(Ordering::Relaxed) {
                 client.get("key");

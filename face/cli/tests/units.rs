@@ -1,4 +1,4 @@
-//! The Debian packages and the unit drop-ins in a fresh Debian, under its own systemd with all that the units forbid.
+//! The Debian packages and the unit drop-ins in a fresh Debian, under its systemd with the units' restrictions.
 
 #[path = "units/packages.rs"]
 mod packages;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Generous: machines that run tests are slow and shared.
+/// Timeout of waits; long, because hosts that run tests are slow and shared.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What `fresh-root` ends with where it cannot be made.
+/// The exit code of `fresh-root` if this host cannot create a Debian root.
 const NOT_HERE: i32 = 75;
 
 fn repository() -> PathBuf {
@@ -28,7 +28,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// A fresh Debian with Spillway's packages, or why not.
+/// Creates a fresh Debian with Spillway's packages. The error says why this host cannot.
 fn installed() -> Result<PathBuf, String> {
     if !rustix::process::geteuid().is_root() {
         return Err("a Debian root needs root".into());
@@ -58,10 +58,10 @@ fn chroot(root: &Path, command: &[&str]) -> Output {
     Command::new("chroot").arg(root).args(command).output().unwrap()
 }
 
-/// A system, running or about to. Everything inside ends with it.
+/// A booted Debian in namespaces of its own. Its processes end when it is dropped.
 struct System {
     outer: Child,
-    /// 0 as long as it is not known.
+    /// Process id of its systemd; 0 until it is known.
     init: u32,
     name: String,
 }
@@ -78,7 +78,7 @@ impl System {
         let mut system = System { outer, init: 0, name };
         let began = Instant::now();
         loop {
-            // At first its children are those of the script, one after the other; the last is the system.
+            // The script's last child is the system's init; its earlier children are commands.
             let child = fs::read_to_string(format!("/proc/{0}/task/{0}/children", system.outer.id()));
             system.init = child.unwrap_or_default().trim().parse().unwrap_or(0);
             let is_up = |system: &System| text(&system.run(&["systemctl", "is-active", "basic.target"]));
@@ -97,7 +97,6 @@ impl System {
         }
     }
 
-    /// Runs a command inside.
     fn run(&self, command: &[&str]) -> Output {
         let init = self.init.to_string();
         Command::new("nsenter")
@@ -122,7 +121,7 @@ impl System {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What comes back first for these bytes on a port inside.
+    /// Sends a request to a port inside the system; returns the first line of the answer.
     fn ask(&self, port: u16, request: &str) -> String {
         let script =
             format!("exec 3<>/dev/tcp/127.0.0.1/{port}; printf '{request}\\r\\n' >&3; head -n 1 <&3");
@@ -141,7 +140,7 @@ impl System {
     }
 }
 
-/// Whether this is the first process of a system of its own. Nothing must be done to the one that runs the test.
+/// Whether this is the systemd of another PID namespace; the host's own systemd must not be touched.
 fn is_apart(pid: u32) -> bool {
     let space = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -153,7 +152,7 @@ impl Drop for System {
     fn drop(&mut self) {
         let _ = self.outer.kill();
         let _ = self.outer.wait();
-        // Its processes end a moment later.
+        // The processes end a moment later.
         for _ in 0..100 {
             if clean(&self.name) {
                 return;
@@ -172,7 +171,7 @@ fn clean(name: &str) -> bool {
 }
 
 #[test]
-fn debians_memcached_and_redis_are_adopted_and_given_back() {
+fn debians_memcached_and_redis_are_adopted_and_restored() {
     let system = match installed().and_then(|root| {
         let checked = chroot(
             &root,
@@ -189,7 +188,7 @@ fn debians_memcached_and_redis_are_adopted_and_given_back() {
     };
     system.must(&["systemctl", "start", "memcached", "redis-server"]);
 
-    // Both serve their own ports, and show themselves in spite of all that their units forbid.
+    // Both serve their own ports, and write status pages in spite of their units' restrictions.
     system.eventually("both are helped", |system| {
         let output = system.run(&["spillway", "status", "--json"]);
         let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -241,7 +240,7 @@ fn debians_memcached_and_redis_are_adopted_and_given_back() {
     helper_unit(&system);
     sidecar_unit(&system);
 
-    // And back: without the drop-in, a restart leaves nothing of us.
+    // Without the drop-ins, restarted servers run without Spillway.
     for (unit, port) in [("memcached", 11411), ("redis-server", 6579)] {
         system.must(&["rm", &format!("/etc/systemd/system/{unit}.service.d/spillway.conf")]);
         system.must(&["systemctl", "daemon-reload"]);
@@ -257,8 +256,7 @@ fn debians_memcached_and_redis_are_adopted_and_given_back() {
     system.eventually("redis serves as before", |system| system.ask(6379, "PING").starts_with("+PONG"));
 }
 
-/// The helper's own unit: a user without rights, a credential, reload with its outcome, a stop that drains.
-/// Clients of a memcached that takes sessions are served by a sidecar, which runs as nobody in particular.
+/// The sidecar's unit: a dynamic user without capabilities.
 fn sidecar_unit(system: &System) {
     system.must(&["spillway", "key", "new", "/etc/spillway/client.key"]);
     let server = "systemd-run --unit=other spillway run --link 127.0.0.1:12411 --client-key /etc/spillway/client.key \
@@ -282,6 +280,7 @@ fn sidecar_unit(system: &System) {
     system.must(&["systemctl", "stop", "other"]);
 }
 
+/// The helper's unit: a user without capabilities, reload with its outcome, a stop that drains.
 fn helper_unit(system: &System) {
     let write = |more: &str| {
         let config = format!(
@@ -311,7 +310,7 @@ fn helper_unit(system: &System) {
         "660 spillway spillway"
     );
 
-    // A reload tells how it went, and a refused one leaves everything as it was.
+    // A reload reports its outcome; a refused one leaves the previous settings in force.
     write("links_per_thread = 2");
     system.must(&["systemctl", "reload", "spillway-helper"]);
     assert!(show("StatusText").starts_with("1 of 1 services with a link"), "{}", show("StatusText"));
@@ -326,7 +325,7 @@ fn helper_unit(system: &System) {
     assert_eq!((show("Result").as_str(), show("NRestarts").as_str()), ("success", "0"));
     assert!(!system.run(&["test", "-e", "/run/spillway/helper.sock"]).status.success());
 
-    // A package that goes stops its service first.
+    // Removing a package stops its service first.
     write("");
     system.must(&["systemctl", "-q", "enable", "--now", "spillway-helper"]);
     system.must(&["dpkg", "--purge", "spillway-helper"]);

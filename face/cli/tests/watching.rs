@@ -1,4 +1,4 @@
-//! A helper of a real memcached, watched: top, connections, metrics by curl, logs, and clients behind haproxy.
+//! Observing a helper of a real memcached: top, connections, metrics, logs, and clients behind haproxy.
 
 mod support;
 
@@ -24,7 +24,6 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// For arguments that live as long as the test.
 fn kept(text: String) -> &'static str {
     Box::leak(text.into_boxed_str())
 }
@@ -32,7 +31,7 @@ fn kept(text: String) -> &'static str {
 #[test]
 fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
     let scene = Scene::start();
-    let mut client = Client::new(scene.raw);
+    let mut client = Client::new(scene.plain_port);
     client.set("key", b"value");
     let socket = ["--socket", &scene.status_socket];
     let done = AtomicBool::new(false);
@@ -55,14 +54,14 @@ fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
         let output = spillway(&[&["top", "--once", "--interval", "0.2"], &socket[..]].concat());
         let plain = text(&output.stdout);
         assert!(plain.contains("cache") && plain.contains("1/1") && !plain.contains('\x1b'), "{plain:?}");
-        live(&scene.status_socket);
+        draws_on_a_terminal(&scene.status_socket);
 
-        // Without a socket all that is here: other tests' servers, too.
+        // Without --socket, `top` shows all of this host, including other tests' servers.
         let output = spillway(&["top", "--once", "--json", "--interval", "0.5"]);
         let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let pid = scene.server.pid();
         let servers = document["servers"].as_array().unwrap();
-        let server = servers.iter().find(|one| one["pid"] == pid).expect("it is shown");
+        let server = servers.iter().find(|one| one["pid"] == pid).expect("the server is shown");
         assert_eq!((&server["program"], &server["state"]), (&"memcached".into(), &"on".into()), "{server}");
         assert_eq!((&server["links"], &server["connections"]), (&1.into(), &1.into()), "{server}");
         let rates = &server["rates"];
@@ -83,8 +82,8 @@ fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
     assert!(!output.status.success() && text(&output.stdout).contains("/no/such/socket"));
 }
 
-/// On a terminal of 80 columns, until Ctrl-C.
-fn live(status_socket: &str) {
+/// Runs `top` on a terminal of 80 columns until Ctrl-C.
+fn draws_on_a_terminal(status_socket: &str) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
@@ -105,7 +104,7 @@ fn live(status_socket: &str) {
     let mut screen = fs::File::from(master);
     let mut shown = String::new();
     let mut buffer = [0; 4096];
-    // Drawn at least twice.
+    // Wait for at least two frames.
     while shown.matches("\x1b[H").count() < 3 || !shown.contains("cache") {
         let length = screen.read(&mut buffer).expect("it draws");
         shown.push_str(&text(&buffer[..length]));
@@ -116,7 +115,7 @@ fn live(status_socket: &str) {
         assert!(lines.split("\r\n").all(|line| line.chars().count() <= 80), "{lines:?}");
     }
     kill_process(Pid::from_child(&top), Signal::INT).unwrap();
-    // The other end is closed with it, which reads as an error.
+    // Reading fails once `top` has closed the terminal.
     while let Ok(length @ 1..) = screen.read(&mut buffer) {
         shown.push_str(&text(&buffer[..length]));
     }
@@ -125,9 +124,9 @@ fn live(status_socket: &str) {
 }
 
 #[test]
-fn connections_are_listed_with_what_they_do() {
+fn connections_are_listed_with_their_counts() {
     let scene = Scene::start();
-    let mut clients: Vec<_> = (0..3).map(|_| Client::new(scene.raw)).collect();
+    let mut clients: Vec<_> = (0..3).map(|_| Client::new(scene.plain_port)).collect();
     clients[1].set("key", b"0123456789");
     let of = |arguments: &[&str]| {
         let output =
@@ -142,7 +141,7 @@ fn connections_are_listed_with_what_they_do() {
     });
     let address = clients[1].stream().local_addr().unwrap().to_string();
     let rows = list["connections"].as_array().unwrap();
-    let row = rows.iter().find(|row| row["client"] == *address).expect("it is listed");
+    let row = rows.iter().find(|row| row["client"] == *address).expect("the client is listed");
     assert_eq!((&row["kind"], &row["bytes_out"]), (&"raw".into(), &8.into()), "{row}");
     assert_eq!(row["bytes_in"], "set key 0 0 10\r\n0123456789\r\n".len());
     assert_eq!((&row["buffered_bytes"], &row["stalled_ms"]), (&0.into(), &Value::Null));
@@ -165,7 +164,7 @@ fn curl_reads_metrics_status_and_health() {
         let output = Command::new("curl").args(["-sS", "--max-time", "30"]).args(more).arg(url).output();
         text(&output.expect("curl is installed").stdout)
     };
-    Client::new(scene.raw).set("key", b"value");
+    Client::new(scene.plain_port).set("key", b"value");
     let all = curl("/metrics", &[]);
     assert!(all.contains("spillway_helper_links{service=\"cache\",context=\"0\",state=\"up\"} 1\n"), "{all}");
     assert!(curl("/metrics", &["--head"]).starts_with("HTTP/1.1 200 OK"));
@@ -174,17 +173,17 @@ fn curl_reads_metrics_status_and_health() {
     assert_eq!(status["services"][0]["name"], "cache");
     assert_eq!(curl("/health", &[]), "healthy\n");
     assert!(curl("/", &[]).contains("<h1>Spillway helper</h1>"));
-    // Healthy means that new clients are accepted.
-    let say = |word: &str| {
+    // The helper is healthy while it accepts new clients.
+    let set_override = |word: &str| {
         let arguments = ["relief", "cache", word, "--socket", &scene.status_socket];
         assert!(spillway(&arguments).status.success());
     };
-    say("off");
+    set_override("off");
     assert_eq!(curl("/health", &["-w", "%{http_code}"]), "cache: relief is off: no new clients\n503");
     assert!(curl("/", &[]).contains("<p class=\"bad\">cache: relief is off"));
-    say("auto");
+    set_override("auto");
     assert_eq!(curl("/health", &[]), "healthy\n");
-    let staying = Client::new(scene.raw);
+    let staying = Client::new(scene.plain_port);
     assert!(
         spillway(&["drain", "cache", "--deadline", "60s", "--socket", &scene.status_socket]).status.success()
     );
@@ -197,33 +196,32 @@ fn curl_reads_metrics_status_and_health() {
     eventually("unhealthy", || curl("/health", &["-o", "/dev/null", "-w", "%{http_code}"]) == "503");
 }
 
-/// A helper whose log is read. Its server is not there.
-struct LonelyHelper {
+/// A helper whose log the test reads, and whose server does not run.
+struct HelperWithoutServer {
     child: Child,
     log: BufReader<std::process::ChildStderr>,
 }
 
-impl LonelyHelper {
-    fn start(arguments: &[&str]) -> LonelyHelper {
+impl HelperWithoutServer {
+    fn start(arguments: &[&str]) -> HelperWithoutServer {
         let mut child =
             Command::new(SPILLWAY).arg("helper").args(arguments).stderr(Stdio::piped()).spawn().unwrap();
         let log = BufReader::new(child.stderr.take().unwrap());
-        LonelyHelper { child, log }
+        HelperWithoutServer { child, log }
     }
 
-    /// The next line with these words.
     fn line(&mut self, words: &str) -> String {
         let mut lines = self.log.by_ref().lines().map_while(Result::ok);
-        lines.find(|line| line.contains(words)).unwrap_or_else(|| panic!("no line says: {words}"))
+        lines.find(|line| line.contains(words)).unwrap_or_else(|| panic!("no log line contains {words:?}"))
     }
 
-    /// An object of the log as JSON.
+    /// The next line with this text of a JSON log.
     fn fields(&mut self, words: &str) -> Value {
         serde_json::from_str(&self.line(words)).expect("an object a line")
     }
 }
 
-impl Drop for LonelyHelper {
+impl Drop for HelperWithoutServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -235,7 +233,7 @@ fn decisions_are_logged_as_text_or_json() {
     for (arguments, is_json) in [(&["--log", "json"][..], true), (&["-v"][..], false)] {
         let server = format!("cache={}", loopback(free_port()));
         let usual = ["--service", &server, "--listen", "127.0.0.1:0", "--threads", "1"];
-        let line = LonelyHelper::start(&[&usual, arguments].concat()).line("link down");
+        let line = HelperWithoutServer::start(&[&usual, arguments].concat()).line("link down");
         if is_json {
             let fields: Value = serde_json::from_str(&line).expect("an object a line");
             assert_eq!((&fields["level"], &fields["service"]), (&"WARN".into(), &"cache".into()), "{line}");
@@ -264,12 +262,12 @@ fn reloads_and_drains_are_logged_with_their_facts() {
         fs::write(&config, text).unwrap();
     };
     write("threads = 1", "");
-    let mut helper = LonelyHelper::start(&["--config", &config, "--log", "json"]);
-    let tell = |command: &[&str]| spillway(&[command, &["--socket", &socket]].concat()).status.success();
-    eventually("it can be asked", || tell(&["status"]));
+    let mut helper = HelperWithoutServer::start(&["--config", &config, "--log", "json"]);
+    let succeeds = |command: &[&str]| spillway(&[command, &["--socket", &socket]].concat()).status.success();
+    eventually("the admin socket answers", || succeeds(&["status"]));
 
     write("threads = 2\nmax_connections = 7", "client_keepalive = \"10s\"");
-    assert!(tell(&["reload"]));
+    assert!(succeeds(&["reload"]));
     assert!(helper.fields("reload: max_connections = 7")["service"].is_null());
     assert_eq!(helper.fields("reload: client_keepalive")["service"], "cache");
     assert_eq!(helper.fields("a restart only")["setting"], "helper.threads");
@@ -277,7 +275,7 @@ fn reloads_and_drains_are_logged_with_their_facts() {
     assert_eq!((&done["changes"], &done["need_restart"]), (&2.into(), &1.into()), "{done}");
 
     write("threads = 1\ndrain_deadline = \"5\"", "client_keepalive = \"10\"");
-    assert!(!tell(&["reload"]));
+    assert!(!succeeds(&["reload"]));
     let refused = helper.fields("refused, everything stays as it was");
     assert_eq!(refused["level"], "ERROR");
     let problem = refused["problem"].as_str().unwrap();
@@ -285,7 +283,7 @@ fn reloads_and_drains_are_logged_with_their_facts() {
     assert!(problem.contains("; ") && problem.contains("helper.toml:8:20:"), "{problem}");
     assert!(!problem.contains('\n'), "{problem}");
 
-    assert!(tell(&["drain", "cache", "--deadline", "2s"]));
+    assert!(succeeds(&["drain", "cache", "--deadline", "2s"]));
     let drained = helper.fields("draining: no more clients");
     assert_eq!((&drained["service"], &drained["deadline_ms"]), (&"cache".into(), &2000.into()), "{drained}");
     kill_process(Pid::from_child(&helper.child), Signal::TERM).unwrap();
@@ -293,7 +291,7 @@ fn reloads_and_drains_are_logged_with_their_facts() {
     assert!(helper.child.wait().unwrap().success());
 }
 
-/// haproxy with a front for each version of the PROXY protocol, that speaks to the helper from 127.0.0.2.
+/// haproxy with a front for each version of the PROXY protocol; it connects to the helper from 127.0.0.2.
 struct Haproxy {
     child: Child,
     fronts: [SocketAddr; 2],
@@ -305,12 +303,12 @@ impl Haproxy {
         let mut config = String::from(
             "defaults\n  mode tcp\n  timeout connect 10s\n  timeout client 60s\n  timeout server 60s\n",
         );
-        let ways = ["send-proxy", "send-proxy-v2 proxy-v2-options crc32c,unique-id"];
-        for (index, (front, way)) in fronts.iter().zip(ways).enumerate() {
+        let options = ["send-proxy", "send-proxy-v2 proxy-v2-options crc32c,unique-id"];
+        for (index, (front, option)) in fronts.iter().zip(options).enumerate() {
             config.push_str(&format!(
                 "listen front{index}\n  bind {front}\n  unique-id-format %ci-%cp\n  server helper {} source 127.0.0.2 \
-                 {way}\n",
-                scene.raw
+                 {option}\n",
+                scene.plain_port
             ));
         }
         let path = scene.scratch.path("haproxy.cfg");
@@ -327,7 +325,6 @@ impl Drop for Haproxy {
     }
 }
 
-/// A connection from a loopback address of our choice.
 fn connect_from(source: &str, target: SocketAddr) -> Option<TcpStream> {
     let socket: OwnedFd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddr::new(source.parse::<IpAddr>().unwrap(), 0)).unwrap();
@@ -337,7 +334,7 @@ fn connect_from(source: &str, target: SocketAddr) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// Sends, and reads a line.
+/// Sends a request and reads a line. `None`: the connection has ended.
 fn ask(stream: &mut TcpStream, request: &[u8]) -> Option<String> {
     stream.write_all(request).ok()?;
     let mut line = String::new();
@@ -363,7 +360,7 @@ fn clients_behind_haproxy_keep_their_addresses() {
     for client in &mut clients {
         assert_eq!(ask(client, b"set key 0 0 5\r\nvalue\r\n").as_deref(), Some("STORED\r\n"));
         let address = client.local_addr().unwrap();
-        // What the server sees, and what the helper tells.
+        // The server and the helper show the client's own address.
         let mut server = Client::new(scene.direct());
         server.send(b"stats conns\r\n");
         let lines: Vec<String> =
@@ -376,16 +373,17 @@ fn clients_behind_haproxy_keep_their_addresses() {
         let list: Value = serde_json::from_slice(&list.stdout).expect("JSON");
         let row =
             list["connections"].as_array().unwrap().iter().find(|row| row["client"] == address.to_string());
-        let via = row.expect("it is listed")["via"].as_str().expect("it came through haproxy").to_owned();
+        let via =
+            row.expect("the client is listed")["via"].as_str().expect("an address of haproxy").to_owned();
         assert!(via.starts_with("127.0.0.2:"), "{via}");
     }
-    // Whoever is trusted must say who; others are not believed.
-    let mut mute = connect_from("127.0.0.2", scene.raw).unwrap();
-    assert_eq!(ask(&mut mute, b"version\r\n"), None, "reset");
-    let mut liar = connect_from("127.0.0.4", scene.raw).unwrap();
+    // A load balancer must send the header; headers of other clients are not trusted.
+    let mut without_header = connect_from("127.0.0.2", scene.plain_port).unwrap();
+    assert_eq!(ask(&mut without_header, b"version\r\n"), None, "reset");
+    let mut untrusted = connect_from("127.0.0.4", scene.plain_port).unwrap();
     let line = b"PROXY TCP4 127.0.0.9 127.0.0.1 1 2\r\n";
-    assert_eq!(ask(&mut liar, line).as_deref(), Some("ERROR\r\n"), "a request like any other");
-    let mut stranger = connect_from("127.0.0.2", scene.raw).unwrap();
+    assert_eq!(ask(&mut untrusted, line).as_deref(), Some("ERROR\r\n"), "a request like any other");
+    let mut stranger = connect_from("127.0.0.2", scene.plain_port).unwrap();
     assert_eq!(
         ask(&mut stranger, b"PROXY TCP4 8.8.8.8 127.0.0.1 1 2\r\nversion\r\n"),
         None,
@@ -397,7 +395,7 @@ fn clients_behind_haproxy_keep_their_addresses() {
 
 #[test]
 fn status_finds_all_admin_sockets_where_units_put_them() {
-    // In a mount namespace, where /run is the test's own.
+    // In a mount namespace with its own /run.
     let script = r#"
         mount -t tmpfs none /run && mkdir /run/spillway /run/spillway-sidecar-a || exit 1
         "$1" helper --service a=127.0.0.1:1 --listen 127.0.0.1:0 --threads 1 \
@@ -406,9 +404,9 @@ fn status_finds_all_admin_sockets_where_units_put_them() {
         "$1" sidecar --link 127.0.0.1:1 --listen 127.0.0.1:0 \
             --status-socket /run/spillway-sidecar-a/status.sock 2>/dev/null &
         sidecar=$!
-        until "$1" status --json >/run/told 2>/dev/null && grep -q '"kind": "sidecar"' /run/told &&
-            grep -q threads_silent /run/told; do sleep 0.1; done
-        cat /run/told
+        until "$1" status --json >/run/status 2>/dev/null && grep -q '"kind": "sidecar"' /run/status &&
+            grep -q threads_silent /run/status; do sleep 0.1; done
+        cat /run/status
         kill $helper $sidecar; wait"#;
     let mut command = Command::new("timeout");
     command.args(["60", "unshare", "-m", "sh", "-c", script, "sh", SPILLWAY]);
@@ -417,8 +415,8 @@ fn status_finds_all_admin_sockets_where_units_put_them() {
         eprintln!("skipped: no mount namespace without root");
         return;
     }
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-    let count = |list: &str| told[list].as_array().expect("a list").len();
-    assert_eq!((count("helpers"), count("sidecars")), (1, 1), "{told:#}");
-    assert_eq!((&told["helper"], &told["sidecar"]), (&told["helpers"][0], &told["sidecars"][0]));
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let count = |list: &str| status[list].as_array().expect("a list").len();
+    assert_eq!((count("helpers"), count("sidecars")), (1, 1), "{status:#}");
+    assert_eq!((&status["helper"], &status["sidecar"]), (&status["helpers"][0], &status["sidecars"][0]));
 }

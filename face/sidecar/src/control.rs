@@ -1,4 +1,4 @@
-//! Requests to a running sidecar, and their answers: one line of JSON in, one document out, as with a helper.
+//! The admin socket's protocol: one line of JSON as the request, one JSON document as the answer, as with a helper.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,22 +14,21 @@ use crate::metrics;
 use crate::shared::Shared;
 use crate::status::SidecarStatus;
 
-/// How long an asker waits.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long [`query`] waits for the answer.
+const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a sidecar can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
-    /// What it does: answered with a [`SidecarStatus`].
+    /// Answered with a [`SidecarStatus`].
     Status {},
-    /// The operator's override on relief: answered with [`OverrideOutcome`].
+    /// Sets the operator's override. Answered with an [`OverrideOutcome`].
     Relief {
-        /// The service, as its name or as the server's link port.
+        /// The service's name, or the server's link port as `IP:PORT`.
         service: String,
         /// `auto`, `on` or `off`.
         word: String,
-        /// For how long; for ever, if not given.
+        /// How long the override lasts, in milliseconds; without it, until the next override.
         #[serde(default)]
         lasts_ms: Option<u64>,
     },
@@ -50,13 +49,13 @@ impl Answers for Shared {
         match request {
             Request::Status {} => Ok(json!(self.status())),
             Request::Relief { service, word, lasts_ms } => {
-                say(self, &service, &word, lasts_ms).map(|said| json!(said))
+                set_override(self, &service, &word, lasts_ms).map(|outcome| json!(outcome))
             }
         }
     }
 
     fn metrics(&self, out: &mut Exposition) {
-        metrics::tell(self, out);
+        metrics::write(self, out);
     }
 
     fn status_json(&self) -> String {
@@ -68,21 +67,26 @@ impl Answers for Shared {
     }
 }
 
-fn say(shared: &Shared, service: &str, word: &str, lasts_ms: Option<u64>) -> Result<OverrideOutcome, String> {
+fn set_override(
+    shared: &Shared,
+    service: &str,
+    word: &str,
+    lasts_ms: Option<u64>,
+) -> Result<OverrideOutcome, String> {
     let word: Override = word.parse().map_err(|error| format!("{word}: {error}"))?;
-    if !shared.say(service, word, lasts_ms.map(Duration::from_millis)) {
-        return Err(format!("no service {service} here; there is: {}", shared.name()));
+    if !shared.set_override(service, word, lasts_ms.map(Duration::from_millis)) {
+        return Err(format!("no service {service} here; this sidecar serves {}", shared.name()));
     }
     info!(%service, %word, lasts_ms, "relief: override");
     Ok(OverrideOutcome { word: word.name().to_owned(), clients: 0 })
 }
 
-/// Asks the sidecar that serves this admin socket what it does.
+/// Reads the status of the sidecar that serves this admin socket.
 ///
 /// # Errors
-/// Nobody answers there, or something else than a sidecar.
+/// The socket does not answer within ten seconds, or the program behind it is not a sidecar.
 pub fn query(path: &Path) -> Result<SidecarStatus, AskError> {
-    spillway_daemon::ask_for(path, &Request::Status {}, PATIENCE)
+    spillway_daemon::ask_for(path, &Request::Status {}, ASK_TIMEOUT)
 }
 
 #[cfg(test)]
@@ -93,8 +97,8 @@ mod tests {
     fn requests_are_strict() {
         let parse = |text: &str| serde_json::from_str::<Request>(text);
         assert_eq!(parse(r#"{"command":"status"}"#).unwrap(), Request::Status {});
-        let said = parse(r#"{"command":"relief","service":"a","word":"on"}"#).unwrap();
-        assert_eq!(said, Request::Relief { service: "a".into(), word: "on".into(), lasts_ms: None });
+        let request = parse(r#"{"command":"relief","service":"a","word":"on"}"#).unwrap();
+        assert_eq!(request, Request::Relief { service: "a".into(), word: "on".into(), lasts_ms: None });
         for text in ["", "status", r#"{"command":"reload"}"#, r#"{"command":"status","x":1}"#] {
             assert!(parse(text).is_err(), "{text}");
         }

@@ -1,11 +1,11 @@
-//! What a sidecar counts: each network thread writes its own, whoever asks reads all.
+//! A sidecar's counters: each network thread writes its own; readers add up those of all threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use spillway_client::session::CarrierLoss;
 use spillway_requests::GaveUp;
 
-/// A number with one writer.
+/// A counter or gauge that one thread writes and any thread reads.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -14,7 +14,6 @@ impl Count {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// For gauges.
     pub fn subtract(&self, less: u64) {
         self.0.fetch_sub(less, Ordering::Relaxed);
     }
@@ -28,7 +27,6 @@ impl Count {
     }
 }
 
-/// Counts of one kind by a reason.
 #[derive(Debug)]
 pub(crate) struct ByReason<const N: usize> {
     names: &'static [&'static str; N],
@@ -40,7 +38,6 @@ impl<const N: usize> ByReason<N> {
         ByReason { names, counts: std::array::from_fn(|_| Count::default()) }
     }
 
-    /// Adds one.
     pub fn add(&self, reason: impl Reason) {
         if let Some(count) = self.counts.get(reason.index()) {
             count.add(1);
@@ -54,20 +51,20 @@ impl<const N: usize> ByReason<N> {
 
 /// One of the reasons of a [`ByReason`].
 pub(crate) trait Reason {
-    /// Its place among the names.
+    /// The index of this reason's name in the list of names.
     fn index(&self) -> usize;
 }
 
-/// Why a local connection was not taken.
+/// Why a local connection was rejected.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Refusal {
-    /// `max_connections`.
+    /// `max_connections` is reached.
     Full,
-    /// `max_memory`.
+    /// `max_memory` is used up.
     Memory,
-    /// It is from an address that may not come.
+    /// The client's address is not allowed.
     Address,
-    /// No PROXY header, or a wrong one, where there must be one.
+    /// The required PROXY header is missing or malformed.
     Proxy,
     /// The host has no descriptors left.
     Descriptors,
@@ -86,17 +83,17 @@ impl Reason for Refusal {
 pub(crate) enum Ending {
     /// Both directions were finished.
     InOrder,
-    /// The client reset it, or was gone before its replies.
+    /// The client reset the connection, or closed it before its replies came.
     Client,
-    /// The server reset it.
+    /// The server reset the session.
     Server,
-    /// The server refused it.
+    /// The server refused the session.
     Refused,
-    /// The server does not know the session any more.
+    /// The server has no such session any more.
     Gone,
-    /// Nothing carried it in time.
+    /// The session found no carrier in time.
     NoCarrier,
-    /// The sidecar ends.
+    /// The sidecar ended.
     Shutdown,
     /// Memory was short, and the client did not read.
     Memory,
@@ -111,16 +108,16 @@ impl Reason for Ending {
     }
 }
 
-/// Why a session went to another carrier.
+/// Why a session moved to another carrier.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Move {
-    /// The one before was lost.
+    /// The previous carrier failed.
     Lost,
-    /// The one before wanted to go away.
+    /// The previous carrier drains.
     Drain,
-    /// The server wanted it elsewhere.
+    /// The server released the session.
     SentAway,
-    /// For relief, or for its end.
+    /// Relief started or ended.
     Asked,
 }
 
@@ -185,32 +182,33 @@ impl Reason for GaveUp {
     }
 }
 
-/// Of one network thread.
 #[derive(Debug)]
 pub(crate) struct Counters {
     pub taken: Count,
     pub announced: Count,
     pub refused: ByReason<5>,
     pub ended: ByReason<8>,
-    /// Local connections now; those of them that nothing carries; those that a helper carries.
+    /// Local connections now.
     pub connections: Count,
+    /// Local connections now without a carrier.
     pub waiting: Count,
+    /// Local connections now that a helper carries.
     pub helped: Count,
     pub buffered_bytes: Count,
     /// 1 while memory is scarce.
     pub is_scarce: Count,
-    /// Clients that were not read because memory was scarce and they did not read.
+    /// Clients paused because memory was scarce and they did not read their replies.
     pub paused: Count,
     pub moves: ByReason<4>,
     pub losses: ByReason<7>,
     pub request_bytes: Count,
     pub reply_bytes: Count,
-    /// Replies, as the protocol tells them apart, and those of them whose time is no measure.
     pub replies: Count,
+    /// Replies whose latency says nothing about the server, such as those of blocking commands.
     pub unmeasured: Count,
     pub gave_up: ByReason<8>,
     pub cpu_ns: Count,
-    /// Turns of the loop: a thread that stands still makes none.
+    /// Turns of the event loop; a thread that hangs makes none.
     pub turns: Count,
 }
 

@@ -1,24 +1,23 @@
-//! Latencies of replies, direct and helped told apart: of the last seconds, and in all.
+//! Latencies of direct and of helped replies: of the last seconds, and since the start.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-/// Figures are of the last one to two of these.
+/// Recent figures cover the last one to two windows.
 const WINDOW: Duration = Duration::from_secs(10);
-/// What is slower counts as this.
+/// Slower replies are recorded with this latency.
 const LATENCY_MAX_US: u64 = 60_000_000;
-/// Upper bounds of what is told in all, in microseconds: a microsecond to a minute is more than needed.
+/// Upper bounds of the buckets since the start, in microseconds.
 pub(crate) const BOUNDS_US: [u64; 16] = [
     50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000,
     2_000_000, 5_000_000,
 ];
 
-/// Replies of one kind in all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Total {
-    /// By [`BOUNDS_US`], and what lies beyond.
+    /// Replies in each bucket of [`BOUNDS_US`]; the last bucket holds those above all bounds.
     pub counts: [u64; BOUNDS_US.len() + 1],
     pub sum_us: u64,
 }
@@ -47,15 +46,14 @@ pub(crate) fn histogram() -> Histogram<u64> {
 
 #[derive(Debug)]
 struct Inner {
-    /// When the present window began.
-    since: Instant,
+    window_began: Instant,
     direct: Kind,
     helped: Kind,
 }
 
 impl Inner {
     fn turn(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.since);
+        let passed = now.saturating_duration_since(self.window_began);
         if passed < WINDOW {
             return;
         }
@@ -64,17 +62,17 @@ impl Inner {
             self.direct.turn();
             self.helped.turn();
         }
-        self.since = now;
+        self.window_began = now;
     }
 }
 
-/// One network thread's. Its writer and the few who ask meet at a lock.
+/// The latencies of one network thread; a lock shares them with readers.
 #[derive(Debug)]
 pub(crate) struct Latencies(Mutex<Inner>);
 
 impl Latencies {
     pub fn new(now: Instant) -> Latencies {
-        Latencies(Mutex::new(Inner { since: now, direct: Kind::new(), helped: Kind::new() }))
+        Latencies(Mutex::new(Inner { window_began: now, direct: Kind::new(), helped: Kind::new() }))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -92,18 +90,18 @@ impl Latencies {
         kind.total.sum_us = kind.total.sum_us.saturating_add(us);
     }
 
-    /// Adds the last seconds to these, of direct and of helped replies.
+    /// Adds the recent direct and helped replies to `sums`, in this order.
     pub fn add_recent(&self, now: Instant, sums: [&mut Histogram<u64>; 2]) {
         let mut inner = self.inner();
         inner.turn(now);
         for (kind, sum) in [&inner.direct, &inner.helped].into_iter().zip(sums) {
-            // All have the same bounds.
+            // Cannot fail: all histograms have the same bounds.
             let _ = sum.add(&kind.now);
             let _ = sum.add(&kind.before);
         }
     }
 
-    /// Adds all since the start to these, of direct and of helped replies.
+    /// Adds the direct and helped replies since the start to `sums`, in this order.
     pub fn add_totals(&self, sums: [&mut Total; 2]) {
         let inner = self.inner();
         for (kind, sum) in [&inner.direct, &inner.helped].into_iter().zip(sums) {
@@ -118,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_seconds_are_forgotten_and_totals_stay() {
+    fn recent_replies_expire_and_totals_stay() {
         let start = Instant::now();
         let latencies = Latencies::new(start);
         let seen = |at: Duration| {
@@ -131,9 +129,9 @@ mod tests {
         latencies.record(start, Duration::from_micros(100), false);
         latencies.record(start, Duration::from_secs(100), true);
         assert_eq!(seen(Duration::ZERO), (1, 1, 1, 100_000_000));
-        assert_eq!(seen(WINDOW), (1, 1, 1, 100_000_000), "the window before still counts");
+        assert_eq!(seen(WINDOW), (1, 1, 1, 100_000_000), "the previous window still counts");
         assert_eq!(seen(2 * WINDOW), (0, 0, 1, 100_000_000));
         latencies.record(start + 2 * WINDOW, Duration::from_nanos(1), false);
-        assert_eq!(seen(5 * WINDOW), (0, 0, 2, 100_000_000), "nobody asked for long");
+        assert_eq!(seen(5 * WINDOW), (0, 0, 2, 100_000_000), "both windows have expired");
     }
 }

@@ -1,13 +1,13 @@
-//! A local proxy beside an unmodified client: plain TCP, or a UNIX socket, comes in; sessions go out.
+//! A proxy on the client's host: accepts plain TCP or UNIX connections and carries each one as a session.
 //!
-//! Each local connection is one [session](spillway_client::Session): when the helper that carries it dies, it goes on
-//! through another one, or on the server's own link port, with its requests in flight; the client notices nothing. Bytes
-//! are never looked at to change them; [what they mean](spillway_requests) is followed to measure latency.
+//! Each local connection is one [session](spillway_client::Session). When the helper that carries it fails, the session
+//! moves to another helper or to the server's own link port with its requests in flight, and the client's connection
+//! stays open. The sidecar forwards bytes unchanged; it [parses requests](spillway_requests) only to measure latency.
 //!
-//! - [`Settings`]: what it is told
-//! - [`Sidecar`]: a running one
-//! - [`run`]: what the `spillway sidecar` command does: one that lives until SIGTERM
-//! - [`query`], [`SidecarStatus`]: what one is doing
+//! - [`Settings`]: the configuration
+//! - [`Sidecar`]: a running sidecar
+//! - [`run`]: runs a sidecar until SIGTERM, for the `spillway sidecar` command
+//! - [`query`], [`SidecarStatus`]: the status of a running sidecar
 #![forbid(unsafe_code)]
 
 mod carriers;
@@ -19,17 +19,17 @@ mod mailbox;
 mod memory;
 mod metrics;
 mod pair;
-mod part;
 mod relief;
 mod run;
+mod send_buffer;
 mod settings;
 mod shared;
 mod sidecar;
 mod socket;
 mod status;
 mod table;
+mod thread_state;
 mod timers;
-mod waiting;
 mod worker;
 
 pub use control::query;

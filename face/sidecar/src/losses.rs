@@ -1,29 +1,28 @@
-//! Lost carriers, for the log: hundreds of sessions may lose the same one at a time, and are told in one line.
+//! Lost carriers for the log: hundreds of sessions may lose the same carrier at once, so the log has one line a link
+//! port.
 
 use std::net::SocketAddr;
 
 use spillway_client::session::CarrierLoss;
 use tracing::warn;
 
-/// Said where nothing can take clients over from the server's own link port.
 pub(crate) const NO_HELPER: &str = "no helper is known: connections stay direct";
 
-/// Link ports told apart between two lines.
+/// Link ports that get a line of their own; further ones are counted together.
 const ADDRESSES_MAX: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     all: Vec<Lost>,
-    others: u64,
-    /// That no helper is known has been told since one was.
-    is_told: bool,
+    other_attempts: u64,
+    /// [`NO_HELPER`] has been logged since a helper was last known.
+    is_no_helper_logged: bool,
 }
 
-/// One link port.
 #[derive(Debug)]
 struct Lost {
     address: SocketAddr,
-    /// How often a session lost it, or tried it in vain: one session may do so many times in a second.
+    /// How often sessions lost this link port or failed to reach it; one session may try many times a second.
     attempts: u64,
     why: String,
 }
@@ -35,21 +34,21 @@ impl Losses {
         } else if self.all.len() < ADDRESSES_MAX {
             self.all.push(Lost { address, attempts: 1, why: why.to_string() });
         } else {
-            self.others += 1;
+            self.other_attempts += 1;
         }
     }
 
-    /// Says what has come together. Called about once a second; `helpers` are known.
-    pub fn tell(&mut self, helpers: usize) {
+    /// Logs the losses since the last call. Called about once a second; `helpers`: the number of known helpers.
+    pub fn log(&mut self, helpers: usize) {
         if helpers > 0 {
-            self.is_told = false;
-        } else if !self.all.is_empty() && !std::mem::replace(&mut self.is_told, true) {
+            self.is_no_helper_logged = false;
+        } else if !self.all.is_empty() && !std::mem::replace(&mut self.is_no_helper_logged, true) {
             warn!("{NO_HELPER}");
         }
         for Lost { address, attempts, why } in self.all.drain(..) {
-            warn!(%address, attempts, why, "a link port does not carry sessions any more, or did not take them");
+            warn!(%address, attempts, why, "sessions lost this link port, or could not connect to it");
         }
-        let attempts = std::mem::take(&mut self.others);
+        let attempts = std::mem::take(&mut self.other_attempts);
         if attempts > 0 {
             warn!(attempts, "sessions lost further link ports");
         }

@@ -1,4 +1,4 @@
-//! What a network thread is told by others.
+//! Messages from other threads to a network thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,22 +13,19 @@ use spillway_policy::Override;
 
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// The list of helpers, as it is now.
     Helpers(Vec<SocketAddr>),
-    /// The operator's override on relief, for ever or for a time.
-    Say(Override, Option<Duration>),
-    /// Make a turn, to show that it can.
+    /// The operator's override, and how long it lasts; `None`: until the next one.
+    Override(Override, Option<Duration>),
+    /// Make a turn: the watchdog checks that the loop runs.
     Wake,
-    /// Take no more connections, and end within this time.
+    /// Accept no more connections, and end within this time.
     Drain(Duration),
-    /// End at once.
     End,
-    /// End as a broken thread does.
     #[cfg(test)]
     Panic,
 }
 
-/// One message of each kind at most.
+/// Holds at most one message of each kind: a newer message replaces an older one.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     messages: Mutex<VecDeque<Message>>,
@@ -41,17 +38,17 @@ impl Mailbox {
         Ok(Mailbox { messages: Mutex::default(), wake })
     }
 
-    /// Readable when there is a message.
+    /// An eventfd that is readable while a message waits.
     pub fn descriptor(&self) -> &OwnedFd {
         &self.wake
     }
 
     pub fn put(&self, message: Message) {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
-        // The newest counts; a thread that has ended takes none.
+        // Keeps the queue bounded when the thread has ended and takes no messages.
         messages.retain(|one| discriminant(one) != discriminant(&message));
         messages.push_back(message);
-        // Fails only when the counter is full, and then the thread is told already.
+        // Fails only when the eventfd's counter is full, and then it is readable anyway.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
@@ -70,17 +67,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_each_kind_the_newest_counts() {
+    fn a_newer_message_replaces_an_older_one_of_its_kind() {
         let mailbox = Mailbox::new().unwrap();
         for turn in 0..100 {
             mailbox.put(Message::Wake);
             mailbox.put(Message::Helpers(vec![([10, 0, 0, 1], turn).into()]));
-            mailbox.put(Message::Say(Override::On, None));
+            mailbox.put(Message::Override(Override::On, None));
         }
-        mailbox.put(Message::Say(Override::Off, None));
+        mailbox.put(Message::Override(Override::Off, None));
         assert!(matches!(mailbox.take(), Some(Message::Wake)));
         assert!(matches!(mailbox.take(), Some(Message::Helpers(list)) if list[0].port() == 99));
-        assert!(matches!(mailbox.take(), Some(Message::Say(Override::Off, None))));
+        assert!(matches!(mailbox.take(), Some(Message::Override(Override::Off, None))));
         assert!(mailbox.take().is_none());
     }
 }

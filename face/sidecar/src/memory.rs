@@ -1,29 +1,29 @@
-//! What all connections of one thread hold, against its share of `max_memory`.
+//! Memory that all connections of one thread hold, compared with the thread's share of `max_memory`.
 
 use std::time::{Duration, Instant};
 
 use spillway_policy::memory::{MemoryBound, UNREAD_MAX, closing_rank};
 
-/// Connections that hold memory were just looked for in vain: what is left is requests that servers have not taken.
-const NOTHING_TO_CLOSE: Duration = Duration::from_millis(10);
+/// Pause after closing did not free enough: the rest is requests that servers have not accepted, and scanning all
+/// connections again would find nothing to close.
+const CLOSING_RETRY: Duration = Duration::from_millis(10);
 
-/// How much memory there is for requests.
+/// How much memory is left for requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Supply {
     Enough,
-    /// Clients that do not read their replies are not read.
+    /// Clients that do not read their replies are paused.
     Scarce,
-    /// No client that does not read is left to close. Those that hold anything are not read, and no client is accepted,
-    /// until an eighth is free.
+    /// The limit is exceeded and no client is left to close. Clients that hold memory are paused and no client is
+    /// accepted until an eighth of the limit is free.
     UsedUp,
 }
 
-/// What a connection holds whose client does not read.
+/// Memory of a connection whose client does not read its replies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holding {
-    /// Bytes of memory.
     pub bytes: usize,
-    /// How long its oldest bytes have waited for it.
+    /// How long the oldest reply bytes have waited for the client.
     pub age: Duration,
 }
 
@@ -38,7 +38,7 @@ impl Holding {
 pub(crate) enum Shortage {
     /// The limit is exceeded.
     Exceeded,
-    /// Memory stays scarce: those that have not read for [`UNREAD_MAX`] are closed.
+    /// Memory stays scarce: clients that have not read for [`UNREAD_MAX`] are closed.
     Scarce,
 }
 
@@ -48,19 +48,19 @@ pub(crate) struct Memory {
     total: usize,
     supply: Supply,
     is_used_up: bool,
-    /// Until then it is in vain to look for connections to close.
-    vain_until: Option<Instant>,
+    /// The last search found too little to close; the next one starts at this time.
+    no_closing_until: Option<Instant>,
 }
 
 impl Memory {
-    /// `max`: this thread's share, in bytes.
+    /// `max`: the thread's share of `max_memory`, in bytes.
     pub fn new(max: usize) -> Memory {
         Memory {
             bound: MemoryBound::new(max),
             total: 0,
             supply: Supply::Enough,
             is_used_up: false,
-            vain_until: None,
+            no_closing_until: None,
         }
     }
 
@@ -72,22 +72,21 @@ impl Memory {
         self.bound.max()
     }
 
-    /// What one connection holds has changed.
+    /// One connection's memory has changed, in bytes.
     pub fn changed(&mut self, from: usize, to: usize) {
         self.total = self.total - from + to;
     }
 
-    /// As last [judged](Self::judge).
+    /// The result of the last [`judge`](Self::judge).
     pub fn supply(&self) -> Supply {
         self.supply
     }
 
-    /// Whether connections are to be closed at once.
-    pub fn wants_closing(&self, now: Instant) -> bool {
-        self.bound.is_exceeded(self.total) && self.vain_until.is_none_or(|until| until <= now)
+    pub fn must_close(&self, now: Instant) -> bool {
+        self.bound.is_exceeded(self.total) && self.no_closing_until.is_none_or(|until| until <= now)
     }
 
-    /// Whether closing ends before this one; they come in the order of their [rank](Holding::rank).
+    /// Whether closing stops before this connection. Connections are closed in descending [rank](Holding::rank).
     pub fn is_enough_closed(&self, why: Shortage, holding: Holding) -> bool {
         match why {
             Shortage::Exceeded => self.bound.is_enough_closed(self.total, holding.age),
@@ -95,21 +94,20 @@ impl Memory {
         }
     }
 
-    /// Whether this one may be closed.
     pub fn may_close(&self, why: Shortage, holding: Holding) -> bool {
         why == Shortage::Exceeded || holding.age >= UNREAD_MAX
     }
 
-    /// All that may be closed were. Where that was not enough, memory is used up.
+    /// All connections that may be closed are closed; if the limit is still exceeded, memory is used up.
     pub fn note_closed(&mut self, now: Instant) {
-        self.vain_until = None;
+        self.no_closing_until = None;
         if self.bound.is_exceeded(self.total) {
             self.is_used_up = true;
-            self.vain_until = Some(now + NOTHING_TO_CLOSE);
+            self.no_closing_until = Some(now + CLOSING_RETRY);
         }
     }
 
-    /// Decides anew how much there is. Returns what there was before, if that has changed.
+    /// Updates [`supply`](Self::supply). Returns the previous value if it has changed.
     pub fn judge(&mut self) -> Option<Supply> {
         self.bound.judge(self.total);
         if self.bound.is_relieved(self.total) {
@@ -130,18 +128,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn used_up_only_when_there_is_nothing_to_close_and_until_an_eighth_is_free() {
+    fn memory_is_used_up_when_closing_is_not_enough_and_until_an_eighth_is_free() {
         let now = Instant::now();
         let mut memory = Memory::new(800);
         memory.changed(0, 601);
         assert_eq!((memory.judge(), memory.supply()), (Some(Supply::Enough), Supply::Scarce));
-        assert!(!memory.wants_closing(now));
+        assert!(!memory.must_close(now));
         memory.changed(601, 801);
-        assert!(memory.wants_closing(now));
+        assert!(memory.must_close(now));
         assert_eq!(memory.judge(), None, "closing may be enough");
         memory.note_closed(now);
         assert_eq!((memory.judge(), memory.supply()), (Some(Supply::Scarce), Supply::UsedUp));
-        assert!(!memory.wants_closing(now) && memory.wants_closing(now + NOTHING_TO_CLOSE));
+        assert!(!memory.must_close(now) && memory.must_close(now + CLOSING_RETRY));
         memory.changed(801, 701);
         assert_eq!(memory.judge(), None, "one byte less than an eighth is free");
         memory.changed(701, 700);
@@ -151,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn below_the_limit_only_those_are_closed_that_have_not_read_for_long() {
+    fn below_the_limit_only_long_unread_connections_are_closed() {
         let mut memory = Memory::new(800);
         memory.changed(0, 601);
         let held = |age| Holding { bytes: 100, age };
         let (long, short) = (held(UNREAD_MAX), held(UNREAD_MAX - Duration::from_millis(1)));
         assert!(memory.may_close(Shortage::Scarce, long) && !memory.may_close(Shortage::Scarce, short));
         assert!(memory.may_close(Shortage::Exceeded, short));
-        assert!(!memory.is_enough_closed(Shortage::Scarce, long), "it is closed until memory is enough");
+        assert!(!memory.is_enough_closed(Shortage::Scarce, long), "memory is still scarce");
         memory.changed(601, 500);
         assert!(memory.is_enough_closed(Shortage::Scarce, long));
     }

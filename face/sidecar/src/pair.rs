@@ -1,4 +1,4 @@
-//! One local connection and its session: bytes go both ways unchanged, each side at the other's pace.
+//! One local connection and its session: forwards bytes unchanged in both directions, with back-pressure.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,98 +12,97 @@ use spillway_policy::memory::Unread;
 use spillway_requests::{Reply, Tracker};
 use spillway_transport::Time;
 
-use crate::carriers::Seen;
+use crate::carriers::CarrierHistory;
 use crate::counters::{Counters, Ending, Move};
 use crate::latency::Latencies;
 use crate::losses::Losses;
 use crate::memory::{Holding, Supply};
 use crate::relief::{Member, Relief};
+use crate::send_buffer::SendBuffer;
 use crate::socket;
-use crate::waiting::Waiting;
 
-/// A connection whose requests cannot be followed is idle when nothing has gone either way for so long.
-const QUIET: Duration = Duration::from_secs(1);
+/// A connection whose requests cannot be parsed counts as idle after this time without bytes in either direction.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
 
-/// Read at a time of a client that holds nothing while memory is used up.
+/// Bytes read at a time from a client that holds no memory, while memory is used up.
 const USED_UP_REQUEST_BYTES: usize = 4 * 1024;
 
-/// What a connection needs of the thread that serves it.
-pub(crate) struct Around<'a> {
+/// State of the network thread that its connections use during a turn.
+pub(crate) struct TurnContext<'a> {
     pub now: Instant,
-    /// The same, for what measures.
+    /// `now`, counted from `epoch`.
     pub time: Time,
     pub scratch: &'a mut [u8],
     pub counters: &'a Counters,
     pub latencies: &'a Latencies,
-    pub seen: &'a Seen,
+    pub carrier_history: &'a CarrierHistory,
     pub losses: &'a mut Losses,
     pub relief: &'a mut Relief,
     pub epoch: Instant,
-    /// The server's own link port.
     pub server: SocketAddr,
     pub supply: Supply,
 }
 
-/// What carries a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carried {
-    Nowhere,
+pub(crate) enum Carrier {
+    None,
     Direct,
     Helped,
 }
 
-/// One local connection that is taken.
 #[derive(Debug)]
 pub(crate) struct Pair {
     pub socket: OwnedFd,
     pub session: Session,
-    /// None: the policy leads no more of them.
+    /// `None`: the relief policy's group is full, and the session stays at the server.
     pub member: Option<Member>,
-    /// As the policy was told.
+    /// Since when the oldest request waits, as last reported to the relief policy.
     waits_since: Option<Time>,
-    /// Whom the connection is from, for logs: as a load balancer announced it, or the peer.
+    /// The client's address for logs: from the PROXY header, or the peer's.
     client: Option<SocketAddr>,
     tracker: Tracker,
-    to_server: Waiting,
-    to_client: Waiting,
-    /// The client sends no more.
+    to_server: SendBuffer,
+    to_client: SendBuffer,
+    /// The client has finished sending.
     client_ended: bool,
+    /// `session.finish` was called: the client has finished sending.
     is_finish_passed: bool,
-    /// The server sends no more.
+    /// The server has finished sending.
     server_ended: bool,
-    /// The server has closed both directions: further requests reach nobody.
-    is_server_gone: bool,
-    /// Until when a server has to answer; none once one has.
+    /// The server has closed both directions: further requests are dropped.
+    is_server_closed: bool,
+    /// When the session must have its first carrier; `None` once it has one.
     pub deadline: Option<Instant>,
-    carried: Carried,
-    /// Why the carrier before was left.
-    left: Option<Move>,
+    carrier: Carrier,
+    /// Why the session left its previous carrier; counted once the session has the next one.
+    move_reason: Option<Move>,
     quiet_since: Instant,
-    /// Replies that have come for the client, in bytes.
+    /// Reply bytes received from the session since the start.
     reply_bytes: u64,
     unread: Unread,
-    /// Its requests are not read while memory is scarce, because it does not read its replies.
+    /// The client is paused: memory is scarce, and the client does not read its replies.
     is_paused: bool,
-    /// What the epoll set was told; nothing once the other end is gone, and only its requests are still read.
+    /// The interest registered with the epoll set. `None`: the client has closed both directions, the socket is
+    /// deregistered, and only its remaining requests are read.
     pub watched: Option<EventFlags>,
-    /// Counted for it in the thread's buffered bytes.
+    /// This connection's share of the thread's buffered bytes.
     pub counted_bytes: usize,
 }
 
 impl Pair {
-    /// `first`: what came behind a PROXY header.
+    /// `first`: bytes received after the PROXY header.
     pub fn new(
         (socket, client): (OwnedFd, Option<SocketAddr>),
         (session, member): (Session, Option<Member>),
         mut tracker: Tracker,
         (first, deadline): (&[u8], Instant),
-        around: &Around<'_>,
+        context: &TurnContext<'_>,
     ) -> Pair {
-        tracker.requests(around.time, first);
-        let mut to_server = Waiting::default();
-        to_server.put(first);
-        around.counters.connections.add(1);
-        around.counters.waiting.add(1);
+        tracker.requests(context.time, first);
+        let mut to_server = SendBuffer::default();
+        to_server.append(first);
+        context.counters.connections.add(1);
+        context.counters.waiting.add(1);
         Pair {
             socket,
             session,
@@ -112,48 +111,50 @@ impl Pair {
             client,
             tracker,
             to_server,
-            to_client: Waiting::default(),
+            to_client: SendBuffer::default(),
             client_ended: false,
             is_finish_passed: false,
             server_ended: false,
-            is_server_gone: false,
+            is_server_closed: false,
             deadline: Some(deadline),
-            carried: Carried::Nowhere,
-            left: None,
-            quiet_since: around.now,
+            carrier: Carrier::None,
+            move_reason: None,
+            quiet_since: context.now,
             reply_bytes: 0,
-            unread: Unread::new(around.time),
+            unread: Unread::new(context.time),
             is_paused: false,
             watched: None,
             counted_bytes: 0,
         }
     }
 
-    /// Moves what can be moved. `is_readable`: the local socket has something. An error is the connection's end.
-    pub fn pump(&mut self, is_readable: bool, around: &mut Around<'_>) -> Result<(), Ending> {
-        self.hear(around);
-        self.up(is_readable, around)?;
-        self.down(around)?;
-        self.hear(around);
-        self.note_reading(around);
+    /// Forwards bytes in both directions as far as possible. `is_readable`: the local socket has bytes or has ended. An
+    /// error says how the connection ended.
+    pub fn pump(&mut self, is_readable: bool, context: &mut TurnContext<'_>) -> Result<(), Ending> {
+        self.handle_session_events(context);
+        self.forward_requests(is_readable, context)?;
+        self.forward_replies(context)?;
+        self.handle_session_events(context);
+        self.note_reading(context);
         if let Some(why) = self.tracker.poll_gave_up() {
-            around.counters.gave_up.add(why);
+            context.counters.gave_up.add(why);
             tracing::debug!(client = %self.client_text(), %why, "latency is not measured any more on a connection");
         }
-        self.tell_waiting(around);
-        // A server that closed has closed for good; one that only finished still takes requests.
+        self.report_waiting(context);
+        // A session that is over has closed both directions. A server that only finished sending still accepts
+        // requests.
         if self.server_ended && (self.is_finish_passed || self.session.is_over()) {
             return Err(Ending::InOrder);
         }
         Ok(())
     }
 
-    /// Notes whether the client reads, and counts it when it is paused because it does not.
-    fn note_reading(&mut self, around: &Around<'_>) {
-        self.note_unread(around.time);
-        let is_paused = around.supply != Supply::Enough && !self.to_client.is_empty();
+    /// Records whether the client reads its replies, and counts it when it becomes paused.
+    fn note_reading(&mut self, context: &TurnContext<'_>) {
+        self.note_unread(context.time);
+        let is_paused = context.supply != Supply::Enough && !self.to_client.is_empty();
         if is_paused && !self.is_paused {
-            around.counters.paused.add(1);
+            context.counters.paused.add(1);
         }
         self.is_paused = is_paused;
     }
@@ -161,43 +162,47 @@ impl Pair {
     fn note_unread(&mut self, now: Time) {
         let arrived = self.session.arrived_bytes();
         let sent = self.reply_bytes + arrived as u64;
-        self.unread.note(now, sent, self.to_client.rest().len() + arrived);
+        self.unread.note(now, sent, self.to_client.unsent().len() + arrived);
     }
 
-    fn tell_waiting(&mut self, around: &mut Around<'_>) {
+    fn report_waiting(&mut self, context: &mut TurnContext<'_>) {
         let since = self.tracker.pending_since();
         if let Some(member) = self.member
             && since != self.waits_since
         {
             self.waits_since = since;
-            around.relief.waits_since(member, since.map(|time| around.epoch + time.since(Time::ZERO)));
+            context.relief.waits_since(member, since.map(|time| context.epoch + time.since(Time::ZERO)));
         }
     }
 
-    /// Requests: from the client to the session.
-    fn up(&mut self, is_readable: bool, around: &mut Around<'_>) -> Result<(), Ending> {
+    fn forward_requests(&mut self, is_readable: bool, context: &mut TurnContext<'_>) -> Result<(), Ending> {
         if !self.to_server.is_empty() {
-            let taken =
-                Self::send(&mut self.session, &mut self.is_server_gone, around.now, self.to_server.rest())?;
+            let taken = Self::send(
+                &mut self.session,
+                &mut self.is_server_closed,
+                context.now,
+                self.to_server.unsent(),
+            )?;
             self.to_server.advance(taken);
         }
-        // Without the epoll set's word, which such a socket would have said without end.
+        // A deregistered socket (see `watched`) gets no events: always try to read.
         let is_readable = is_readable || self.watched.is_none();
         while is_readable && !self.client_ended {
-            let wanted = self.request_bytes_max(around.supply).min(around.scratch.len());
+            let wanted = self.request_bytes_max(context.supply).min(context.scratch.len());
             if wanted == 0 {
                 break;
             }
-            match socket::receive(&self.socket, &mut around.scratch[..wanted]) {
+            match socket::receive(&self.socket, &mut context.scratch[..wanted]) {
                 Ok(0) => self.client_ended = true,
                 Ok(count) => {
-                    let bytes = &around.scratch[..count];
-                    self.tracker.requests(around.time, bytes);
-                    self.excuse();
-                    around.counters.request_bytes.add(count as u64);
-                    self.quiet_since = around.now;
-                    let taken = Self::send(&mut self.session, &mut self.is_server_gone, around.now, bytes)?;
-                    self.to_server.put(&bytes[taken..]);
+                    let bytes = &context.scratch[..count];
+                    self.tracker.requests(context.time, bytes);
+                    self.excuse_slow_reader();
+                    context.counters.request_bytes.add(count as u64);
+                    self.quiet_since = context.now;
+                    let taken =
+                        Self::send(&mut self.session, &mut self.is_server_closed, context.now, bytes)?;
+                    self.to_server.append(&bytes[taken..]);
                     if count < wanted {
                         break;
                     }
@@ -208,12 +213,12 @@ impl Pair {
         }
         if self.client_ended && self.to_server.is_empty() && !self.is_finish_passed {
             self.is_finish_passed = true;
-            self.session.finish(around.now);
+            self.session.finish(context.now);
         }
         Ok(())
     }
 
-    /// Bytes of requests that may be read now. A client that holds nothing is never kept from asking.
+    /// Bytes of requests that may be read now. A client that holds no memory may always send a request.
     fn request_bytes_max(&self, supply: Supply) -> usize {
         if !self.to_server.is_empty() {
             return 0;
@@ -230,60 +235,59 @@ impl Pair {
 
     fn send(
         session: &mut Session,
-        is_server_gone: &mut bool,
+        is_server_closed: &mut bool,
         now: Instant,
         bytes: &[u8],
     ) -> Result<usize, Ending> {
-        if *is_server_gone {
+        if *is_server_closed {
             return Ok(bytes.len());
         }
         match session.send(now, bytes) {
             Ok(taken) => Ok(taken),
             Err(error) if socket::is_later(&error) => Ok(0),
-            // It has closed in order: its last replies are still to be delivered.
+            // The server has closed in order: its last replies must still be delivered.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                *is_server_gone = true;
+                *is_server_closed = true;
                 Ok(bytes.len())
             }
-            Err(error) => Err(ending_of(&error)),
+            Err(error) => Err(ending_for(&error)),
         }
     }
 
-    /// Replies: from the session to the client.
-    fn down(&mut self, around: &mut Around<'_>) -> Result<(), Ending> {
+    fn forward_replies(&mut self, context: &mut TurnContext<'_>) -> Result<(), Ending> {
         loop {
             if !self.to_client.is_empty() {
-                let taken = give(&self.socket, self.to_client.rest())?;
+                let taken = send_to_client(&self.socket, self.to_client.unsent())?;
                 self.to_client.advance(taken);
-                self.excuse();
+                self.excuse_slow_reader();
             }
             if !self.to_client.is_empty() || self.server_ended || !self.session.has_arrived() {
                 return Ok(());
             }
-            match self.session.receive(around.now, around.scratch) {
+            match self.session.receive(context.now, context.scratch) {
                 Ok(0) => {
                     self.server_ended = true;
                     socket::finish(&self.socket);
                 }
                 Ok(count) => {
-                    self.measure(count, around);
-                    self.quiet_since = around.now;
-                    let bytes = &around.scratch[..count];
-                    let taken = give(&self.socket, bytes)?;
-                    self.to_client.put(&bytes[taken..]);
-                    self.excuse();
+                    self.measure(count, context);
+                    self.quiet_since = context.now;
+                    let bytes = &context.scratch[..count];
+                    let taken = send_to_client(&self.socket, bytes)?;
+                    self.to_client.append(&bytes[taken..]);
+                    self.excuse_slow_reader();
                 }
                 Err(error) if socket::is_later(&error) => return Ok(()),
-                Err(error) => return Err(ending_of(&error)),
+                Err(error) => return Err(ending_for(&error)),
             }
         }
     }
 
-    fn measure(&mut self, count: usize, around: &mut Around<'_>) {
-        let (counters, latencies, relief) = (around.counters, around.latencies, &mut *around.relief);
-        let (now, member, is_helped) = (around.now, self.member, self.carried == Carried::Helped);
+    fn measure(&mut self, count: usize, context: &mut TurnContext<'_>) {
+        let (counters, latencies, relief) = (context.counters, context.latencies, &mut *context.relief);
+        let (now, member, is_helped) = (context.now, self.member, self.carrier == Carrier::Helped);
         let (mut replies, mut unmeasured) = (0, 0);
-        self.tracker.replies(around.time, &around.scratch[..count], |Reply { latency }| {
+        self.tracker.replies(context.time, &context.scratch[..count], |Reply { latency }| {
             replies += 1;
             match latency {
                 Some(latency) => {
@@ -301,40 +305,43 @@ impl Pair {
         self.reply_bytes += count as u64;
     }
 
-    /// A client that does not read is no slow server.
-    fn excuse(&mut self) {
+    /// Excludes the outstanding replies from the measurement while the client, not the server, delays them.
+    fn excuse_slow_reader(&mut self) {
         if !self.to_client.is_empty() {
             self.tracker.excuse();
         }
     }
 
-    fn hear(&mut self, around: &mut Around<'_>) {
+    fn handle_session_events(&mut self, context: &mut TurnContext<'_>) {
         while let Some(event) = self.session.poll_event() {
             if let Some(member) = self.member {
-                around.relief.note(around.now, member, &event);
+                context.relief.note(context.now, member, &event);
             }
             match event {
                 SessionEvent::Moved(address) => {
-                    let is_own = address == around.server;
-                    self.carry(if is_own { Carried::Direct } else { Carried::Helped }, around.counters);
+                    let is_own = address == context.server;
+                    self.set_carrier(
+                        if is_own { Carrier::Direct } else { Carrier::Helped },
+                        context.counters,
+                    );
                     let is_first = self.deadline.take().is_some();
-                    around.seen.note_carried(around.now, is_first);
-                    if let Some(why) = self.left.take() {
-                        around.counters.moves.add(why);
+                    context.carrier_history.note_carried(context.now, is_first);
+                    if let Some(why) = self.move_reason.take() {
+                        context.counters.moves.add(why);
                     }
                 }
                 SessionEvent::CarrierLost { address, why } => {
-                    around.counters.losses.add(&why);
-                    if self.carried != Carried::Nowhere {
-                        self.left = Some(Move::of(&why));
+                    context.counters.losses.add(&why);
+                    if self.carrier != Carrier::None {
+                        self.move_reason = Some(Move::of(&why));
                     }
-                    self.carry(Carried::Nowhere, around.counters);
+                    self.set_carrier(Carrier::None, context.counters);
                     if !matches!(why, CarrierLoss::Asked) {
-                        around.losses.note(address, &why);
+                        context.losses.note(address, &why);
                     }
-                    // One that is left for another has not failed.
+                    // A carrier that was left on purpose has not failed.
                     if !matches!(why, CarrierLoss::Asked | CarrierLoss::Drain | CarrierLoss::SentAway) {
-                        around.seen.note_failed(around.now, address, &why);
+                        context.carrier_history.note_failed(context.now, address, &why);
                     }
                 }
                 SessionEvent::Accepted | SessionEvent::Room => {}
@@ -342,18 +349,18 @@ impl Pair {
         }
     }
 
-    fn carry(&mut self, carried: Carried, counters: &Counters) {
-        let gauge = |carried| match carried {
-            Carried::Nowhere => Some(&counters.waiting),
-            Carried::Direct => None,
-            Carried::Helped => Some(&counters.helped),
+    fn set_carrier(&mut self, carrier: Carrier, counters: &Counters) {
+        let gauge = |carrier| match carrier {
+            Carrier::None => Some(&counters.waiting),
+            Carrier::Direct => None,
+            Carrier::Helped => Some(&counters.helped),
         };
-        gauge(self.carried).into_iter().for_each(|gauge| gauge.subtract(1));
-        gauge(carried).into_iter().for_each(|gauge| gauge.add(1));
-        self.carried = carried;
+        gauge(self.carrier).into_iter().for_each(|gauge| gauge.subtract(1));
+        gauge(carrier).into_iter().for_each(|gauge| gauge.add(1));
+        self.carrier = carrier;
     }
 
-    /// What the local socket is to be watched for.
+    /// The events that the epoll set must report for the local socket.
     pub fn interest(&self, supply: Supply) -> EventFlags {
         let mut flags = EventFlags::empty();
         flags.set(EventFlags::IN, !self.client_ended && self.request_bytes_max(supply) > 0);
@@ -361,25 +368,25 @@ impl Pair {
         flags
     }
 
-    /// When something is due.
+    /// When the session's timeout or the deadline is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         [self.session.poll_timeout(), self.deadline].into_iter().flatten().min()
     }
 
-    /// Whether it can be ended without anybody missing anything.
+    /// Whether the connection can be closed without losing a request or a reply.
     pub fn is_idle(&self, now: Instant) -> bool {
-        let is_quiet = || now.saturating_duration_since(self.quiet_since) >= QUIET;
+        let is_quiet = || now.saturating_duration_since(self.quiet_since) >= IDLE_AFTER;
         let is_empty = self.to_server.is_empty() && self.to_client.is_empty() && !self.session.has_arrived();
         is_empty && self.tracker.is_idle().unwrap_or_else(is_quiet)
     }
 
-    /// Bytes of memory that are allocated for what waits, in either direction.
+    /// Bytes of memory allocated for data that waits, in both directions.
     pub fn memory(&self) -> usize {
         self.to_server.memory() + self.to_client.memory() + self.session.held_bytes()
     }
 
-    /// What it holds, if that is because its client does not read.
+    /// The memory that the connection holds because its client does not read; `None` if the client reads.
     pub fn holding(&mut self, now: Time) -> Option<Holding> {
         if self.to_client.is_empty() {
             return None;
@@ -388,33 +395,32 @@ impl Pair {
         Some(Holding { bytes: self.memory(), age: self.unread.age(now) })
     }
 
-    /// Whose connection it is, for people.
     pub fn client_text(&self) -> String {
         self.client.map_or_else(|| "a local client".into(), |client| client.to_string())
     }
 
-    /// Ends it. Returns its session while that still has something to say to the server.
-    pub fn end(mut self, ending: Ending, is_orderly: bool, around: &mut Around<'_>) -> Option<Session> {
-        self.carry(Carried::Direct, around.counters); // none of the others
-        around.counters.connections.subtract(1);
-        around.counters.ended.add(ending);
+    /// Closes the local connection. Returns the session while it still has to send its end to the server.
+    pub fn end(mut self, ending: Ending, is_orderly: bool, context: &mut TurnContext<'_>) -> Option<Session> {
+        self.set_carrier(Carrier::Direct, context.counters); // leaves the waiting and helped gauges
+        context.counters.connections.subtract(1);
+        context.counters.ended.add(ending);
         if let Some(member) = self.member {
-            around.relief.leave(around.now, member);
+            context.relief.leave(context.now, member);
         }
         if !is_orderly {
             socket::reset_on_close(&self.socket);
         }
         if ending == Ending::Memory {
-            self.session.reset(around.now);
+            self.session.reset(context.now);
         } else if !self.session.is_over() {
-            self.session.close(around.now);
+            self.session.close(context.now);
         }
         (!self.session.is_over()).then_some(self.session)
     }
 }
 
-/// Gives the client what its socket takes.
-fn give(socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Ending> {
+/// Sends to the client; returns how many bytes its socket accepted.
+fn send_to_client(socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Ending> {
     match socket::send(socket, bytes) {
         Ok(taken) => Ok(taken),
         Err(error) if socket::is_later(&error) => Ok(0),
@@ -422,8 +428,8 @@ fn give(socket: &OwnedFd, bytes: &[u8]) -> Result<usize, Ending> {
     }
 }
 
-/// What a session's last error says.
-fn ending_of(error: &io::Error) -> Ending {
+/// Maps a session's error to the reason that is counted.
+fn ending_for(error: &io::Error) -> Ending {
     match error.kind() {
         io::ErrorKind::ConnectionReset => Ending::Server,
         io::ErrorKind::ConnectionRefused => Ending::Refused,

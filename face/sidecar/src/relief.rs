@@ -1,4 +1,4 @@
-//! Where sessions go: one network thread's group of connections, and the policy that decides for it.
+//! One network thread's group of sessions, and the relief policy that decides which carrier each one uses.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,24 +11,24 @@ use spillway_client::{Key, LinkTarget};
 use spillway_policy::Override;
 use tracing::info;
 
-use crate::part::{Part, ReliefPart};
 use crate::settings::Settings;
+use crate::thread_state::{ReliefState, ThreadState};
 
 pub(crate) use spillway_client::relief::Member;
 
-/// What one network thread knows of the service.
+/// The relief policy of one network thread, with the server's link port and key.
 #[derive(Debug)]
 pub(crate) struct Relief {
     policy: Policy,
     server: LinkTarget,
     key: Key,
-    /// Since it was last told to whoever asks.
-    is_news: bool,
+    /// The state has changed since [`Relief::show`].
+    is_changed: bool,
 }
 
 impl Relief {
     /// # Errors
-    /// The host has no descriptors, or the SLA is out of its bounds.
+    /// The host has no descriptors left, or the SLA is out of its bounds.
     pub fn new(now: Instant, settings: &Settings) -> io::Result<Relief> {
         let key = settings.key.clone();
         let server = LinkTarget {
@@ -38,19 +38,19 @@ impl Relief {
             encryption: settings.encryption,
         };
         let activation = ActivationSettings { sla: settings.sla, ..ActivationSettings::default() };
-        let wanted = ReliefSettings {
+        let relief_settings = ReliefSettings {
             activation,
             asked: settings.asked,
             ..ReliefSettings::new(server.clone(), Vec::new())
         };
-        let mut policy = Policy::new(now, wanted)?;
+        let mut policy = Policy::new(now, relief_settings)?;
         if settings.word != Override::Auto {
             policy.say(now, settings.word, None);
         }
-        Ok(Relief { policy, server, key, is_news: true })
+        Ok(Relief { policy, server, key, is_changed: true })
     }
 
-    /// Other helpers from now on. Sessions that are with one that is no longer among them stay there until it goes.
+    /// Replaces the list of helpers. Sessions on a helper that is no longer listed stay there until it closes.
     pub fn set_helpers(&mut self, now: Instant, helpers: &[SocketAddr]) {
         let target = |address: &SocketAddr| LinkTarget {
             address: *address,
@@ -59,57 +59,53 @@ impl Relief {
             encryption: self.server.encryption,
         };
         self.policy.set_helpers(now, helpers.iter().map(target).collect());
-        self.is_news = true;
+        self.is_changed = true;
     }
 
-    /// The operator's override.
-    pub fn say(&mut self, now: Instant, word: Override, lasts: Option<Duration>) {
+    /// Sets the operator's override; `lasts` is `None` until the next override.
+    pub fn set_override(&mut self, now: Instant, word: Override, lasts: Option<Duration>) {
         self.policy.say(now, word, lasts);
-        self.is_news = true;
+        self.is_changed = true;
     }
 
-    /// A new connection: its first move comes from [`poll_move`](Self::poll_move). `None`: there are too many of them to
-    /// be led; it goes to the server.
+    /// Adds a connection to the group; [`poll_move`](Self::poll_move) returns its first move. `None`: the group is
+    /// full, and the connection uses the server's link port.
     pub fn join(&mut self, now: Instant) -> Option<Member> {
         self.policy.join(now)
     }
 
-    /// A session for a connection that is not led.
+    /// Opens a session at the server for a connection outside the group.
     ///
     /// # Errors
-    /// The host has no descriptors.
+    /// The host has no descriptors left.
     pub fn open_at_server(&self, now: Instant) -> io::Result<Session> {
         let settings =
             SessionSettings { server_port: Some(self.server.address), ..SessionSettings::default() };
         Session::open(now, vec![self.server.clone()], settings)
     }
 
-    /// A connection has ended.
     pub fn leave(&mut self, now: Instant, member: Member) {
         self.policy.leave(now, member);
     }
 
-    /// A reply took so long.
     pub fn measured(&mut self, now: Instant, member: Member, latency: Duration) {
         self.policy.measured(now, member, latency);
     }
 
-    /// Since when a connection waits for a reply that counts. Said when it changes.
+    /// Sets since when a connection waits for a measured reply. Call when this changes.
     pub fn waits_since(&mut self, member: Member, since: Option<Instant>) {
         self.policy.waits_since(member, since);
     }
 
-    /// Something happened to a session.
     pub fn note(&mut self, now: Instant, member: Member, event: &SessionEvent) {
         self.policy.note(now, member, event);
     }
 
-    /// Helpers have answered.
+    /// Reads the answers of helpers. Call when the descriptor is readable.
     pub fn handle_ready(&mut self, now: Instant) {
         self.policy.handle_ready(now);
     }
 
-    /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.policy.poll_timeout().is_some_and(|at| at <= now) {
             self.policy.handle_timeout(now);
@@ -121,39 +117,38 @@ impl Relief {
         self.policy.poll_timeout()
     }
 
-    /// Whom to open, or to send elsewhere.
+    /// The next session to open or to move. Call until `None`.
     #[must_use]
     pub fn poll_move(&mut self) -> Option<Move> {
         self.policy.poll_move()
     }
 
-    /// How many helpers are known.
     pub fn helpers(&self) -> usize {
         self.policy.helpers().len()
     }
 
-    /// Says its decisions in the log, and how it stands to whoever asks.
-    pub fn tell(&mut self, now: Instant, part: &Part) {
+    /// Logs the policy's decisions, and updates the thread's public state if something has changed.
+    pub fn log_decisions(&mut self, now: Instant, thread: &ThreadState) {
         while let Some(notice) = self.policy.poll_notice() {
             info!(decision = notice.label(), "relief: {notice}");
-            self.is_news = true;
+            self.is_changed = true;
         }
-        if std::mem::take(&mut self.is_news) {
-            self.show(now, part);
+        if std::mem::take(&mut self.is_changed) {
+            self.show(now, thread);
         }
     }
 
-    /// As it stands now.
-    pub fn show(&self, now: Instant, part: &Part) {
+    /// Copies the policy's state into the thread's public state.
+    pub fn show(&self, now: Instant, thread: &ThreadState) {
         let status = self.policy.status(now);
         let helpers = self.policy.helpers().iter().map(|helper| helper.address).collect();
         let counters = *self.policy.counters();
-        part.show(ReliefPart { stage: status.stage, word: status.word, counters, helpers });
+        thread.show(ReliefState { stage: status.stage, word: status.word, counters, helpers });
     }
 }
 
 impl AsFd for Relief {
-    /// Readable when there is something to do.
+    /// Readable when [`handle_ready`](Relief::handle_ready) must be called.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.policy.as_fd()
     }

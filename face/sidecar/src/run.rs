@@ -1,4 +1,4 @@
-//! A sidecar that lives until SIGTERM.
+//! Runs a sidecar as a process: signals, watchdog, service manager.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::sidecar::Sidecar;
 
 /// Runs a sidecar until SIGTERM.
 ///
-/// SIGTERM or SIGINT: takes no more connections, lets those that are there become idle until the drain deadline, then
-/// ends; a second one, a second later or more, ends at once. A thread that fails ends the process. SIGUSR1: a status
-/// line on stderr. A service manager is told what goes on.
+/// SIGTERM or SIGINT drains: no new connections, each open connection ends when it is idle, and the process ends at the
+/// drain deadline at the latest; a second signal, one second later or more, ends the process at once. SIGUSR1 writes a
+/// status line to stderr. A thread that fails ends the process. A service manager is notified of start, drain and end.
 ///
 /// # Errors
-/// As of [`Sidecar::start`].
+/// Those of [`Sidecar::start`].
 pub fn run(settings: Settings) -> Result<ExitCode, StartError> {
     let main = MainThread::new().map_err(StartError::Host)?;
     let drain_deadline = settings.drain_deadline;
@@ -30,7 +30,7 @@ struct Running {
     sidecar: Sidecar,
     drain_deadline: Duration,
     is_draining: bool,
-    /// Turns of the network threads when the watchdog was last served.
+    /// Turns of each network thread at the last check of the watchdog.
     turns: Vec<Option<u64>>,
 }
 
@@ -51,7 +51,7 @@ impl Service for Running {
     }
 
     fn reload(&mut self) {
-        warn!("a sidecar has nothing to read again: restart it");
+        warn!("a sidecar has no configuration file to reload: restart it to change its options");
     }
 
     fn drain(&mut self) {
@@ -61,7 +61,6 @@ impl Service for Running {
         self.sidecar.drain(self.drain_deadline);
     }
 
-    /// Threads end in order when they are drained.
     fn is_over(&mut self) -> bool {
         self.sidecar.running() == 0
     }
@@ -70,7 +69,7 @@ impl Service for Running {
         self.sidecar.end();
     }
 
-    /// Whether every network thread has made turns since the last time, or has ended because it is drained.
+    /// Whether every network thread has made turns since the last call, or has ended because it is drained.
     fn is_alive(&mut self, _: Duration) -> bool {
         let turns = self.sidecar.turns();
         let before = std::mem::replace(&mut self.turns, turns);
@@ -78,7 +77,7 @@ impl Service for Running {
     }
 }
 
-/// Turns of each network thread then and now; none of one that has ended.
+/// Compares the turns of each network thread at two times; `None` for a thread that has ended.
 fn make_turns(is_draining: bool, before: &[Option<u64>], now: &[Option<u64>]) -> bool {
     before.iter().zip(now).all(|(before, now)| match now {
         Some(_) => before < now,
@@ -97,9 +96,9 @@ mod tests {
     fn a_thread_that_has_ended_is_not_alive_unless_it_is_drained() {
         let before = [Some(1), Some(5)];
         assert!(make_turns(false, &before, &[Some(2), Some(6)]));
-        assert!(!make_turns(false, &before, &[Some(2), Some(5)]), "it stands still");
-        assert!(!make_turns(false, &before, &[Some(2), None]), "it has failed");
-        assert!(make_turns(true, &before, &[Some(2), None]), "it is drained");
+        assert!(!make_turns(false, &before, &[Some(2), Some(5)]), "a thread hangs");
+        assert!(!make_turns(false, &before, &[Some(2), None]), "a thread has failed");
+        assert!(make_turns(true, &before, &[Some(2), None]), "a thread is drained");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a sidecar is told, and what can be wrong with it.
+//! A sidecar's settings, and the errors that keep it from starting.
 
 use std::fmt;
 use std::io;
@@ -13,16 +13,16 @@ use spillway_discovery::{EtcdAccess, Source};
 use spillway_policy::{ASKED_DEFAULT, Override};
 use spillway_requests::Protocol;
 
-/// Where local clients come in.
+/// An address on which the sidecar accepts local clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// A TCP address.
     Tcp(SocketAddr),
-    /// A UNIX socket, and its file's permissions.
+    /// A UNIX socket.
     Unix {
-        /// The file.
+        /// The socket's file.
         path: PathBuf,
-        /// Such as 0o660.
+        /// The file's permissions, such as 0o660.
         mode: u32,
     },
 }
@@ -41,53 +41,53 @@ impl fmt::Display for Listen {
 pub struct Settings {
     /// The server's own link port.
     pub server: SocketAddr,
-    /// Where helpers are found; `None`: there are none.
+    /// Where the list of helpers comes from; `None`: sessions use the server's link port only.
     pub helpers: Option<Source>,
-    /// Which etcd is trusted, and as whom it is asked, where helpers are found there.
+    /// Certificates and credentials for etcd, if `helpers` names etcd.
     pub etcd: EtcdAccess,
-    /// What the server accepts of clients.
+    /// The key that the server accepts from clients.
     pub key: Key,
     /// Whether links are encrypted.
     pub encryption: Encryption,
-    /// Where local clients come in.
+    /// Addresses on which the sidecar accepts local clients.
     pub listen: Vec<Listen>,
-    /// Who may come by TCP.
+    /// Addresses from which clients may connect by TCP.
     pub allow_clients: Vec<AddressRange>,
-    /// Who must begin with a PROXY header, and is believed.
+    /// Addresses of load balancers: their connections must begin with a PROXY header, which is trusted.
     pub proxy_protocol_from: Vec<AddressRange>,
-    /// What clients speak: only latency is measured by it.
+    /// The clients' protocol, for measuring latency.
     pub protocol: Protocol,
-    /// What the operator calls the service: `spillway relief NAME …`.
+    /// The service's name in `spillway relief NAME …`.
     pub name: String,
-    /// The operator's override at the start: whether latency decides, or helpers are used always, or never as long as the
-    /// server is to be had.
+    /// The operator's override at the start. `off`: helpers are used only while the server's link port cannot be
+    /// reached.
     pub word: Override,
-    /// So many helpers are asked for their load before one is chosen.
+    /// How many helpers are asked for their load before one is chosen.
     pub asked: usize,
-    /// The p99 of replies that is wanted.
+    /// The wanted p99 latency of replies.
     pub sla: Duration,
-    /// Network threads.
+    /// Number of network threads.
     pub threads: usize,
-    /// How long a local connection waits until a server has answered.
+    /// How long a local connection may wait for its session's first carrier.
     pub connect_timeout: Duration,
-    /// Local connections at one time; more are refused.
+    /// Most local connections at one time; further ones are rejected.
     pub max_connections: u32,
-    /// Bytes of memory for what waits, of all connections: when it is short, clients that do not read are paused, and
-    /// those of them that hold most are closed.
+    /// Bytes of memory for buffered data of all connections. When memory is scarce, clients that do not read are
+    /// paused; at the limit they are closed, largest first.
     pub max_memory: u64,
     /// How long connections may take to become idle after SIGTERM.
     pub drain_deadline: Duration,
-    /// Answer `spillway status` here.
+    /// The admin socket, which answers `spillway status`.
     pub socket: Option<PathBuf>,
     /// The group whose members may override over the socket; every other user may read. `None`: who may connect, may
     /// do both.
     pub admin_group: Option<AdminGroup>,
-    /// Answer Prometheus here.
+    /// The address on which metrics are served to Prometheus.
     pub metrics: Option<SocketAddr>,
 }
 
 impl Settings {
-    /// With the defaults.
+    /// The default settings.
     pub fn new(server: SocketAddr, key: Key) -> Settings {
         Settings {
             server,
@@ -124,7 +124,7 @@ impl Settings {
         if !(SLA_MIN..=SLA_MAX).contains(&self.sla) {
             return Err(StartError::Sla);
         }
-        // Whoever listens to others wants them; the default would refuse them one by one.
+        // Listening on other hosts' networks makes sense only if other hosts are allowed; the default allows none.
         let unreachable = self.listen.iter().find_map(|listen| match listen {
             Listen::Tcp(address) if !address.ip().is_loopback() => Some(*address),
             _ => None,
@@ -136,41 +136,39 @@ impl Settings {
     }
 }
 
-/// As the policy has it.
+/// The bounds of the relief policy.
 const SLA_MIN: Duration = Duration::from_micros(10);
 const SLA_MAX: Duration = Duration::from_secs(10);
-/// More serve no purpose.
 const THREADS_MAX: usize = 256;
 
-/// This host only.
+/// The loopback ranges of both address families.
 pub fn loopback() -> Vec<AddressRange> {
     ["127.0.0.0/8", "::1/128"].iter().filter_map(|range| range.parse().ok()).collect()
 }
 
-/// Whether an address lies in one of these.
 pub(crate) fn is_in(ranges: &[AddressRange], address: IpAddr) -> bool {
     ranges.iter().any(|range| range.contains(address))
 }
 
-/// Why a sidecar does not start. Its text tells the operator the next step.
+/// Why a sidecar does not start. The text names the operator's next step.
 #[derive(Debug)]
 pub enum StartError {
-    /// Nowhere to listen.
+    /// `listen` is empty.
     NoListener,
-    /// No sensible number.
+    /// `threads` is 0 or above its limit.
     Threads,
-    /// Out of its bounds.
+    /// `sla` is out of its bounds.
     Sla,
-    /// It listens where nobody is allowed to come from.
+    /// The address accepts other hosts, but `allow_clients` allows only this host.
     NobodyMayCome(SocketAddr),
-    /// An address cannot be listened on.
+    /// The sidecar cannot listen on an address.
     Listen {
-        /// Which.
+        /// The address.
         listen: Listen,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// The admin socket cannot be made, or the metrics port cannot be listened on.
+    /// The admin socket cannot be created, or the sidecar cannot listen on the metrics port.
     Port(PortError),
     /// The host has no descriptors or threads left.
     Host(io::Error),
@@ -184,15 +182,18 @@ impl fmt::Display for StartError {
             StartError::Sla => write!(f, "--sla: from {SLA_MIN:?} to {SLA_MAX:?}"),
             StartError::NobodyMayCome(address) => write!(
                 f,
-                "--listen {address} takes clients of other hosts, which must be named: --allow-clients CIDR (the \
-                 sidecar asks for no password and speaks to the server with your key)"
+                "--listen {address} accepts clients of other hosts: name them with --allow-clients CIDR (clients need \
+                 no password, and use the server with the sidecar's key)"
             ),
             StartError::Listen { listen, error } if error.kind() == io::ErrorKind::AddrInUse => {
-                write!(f, "cannot listen on {listen}: another program does, or there is a file")
+                write!(
+                    f,
+                    "cannot listen on {listen}: another program listens there, or the socket's file exists"
+                )
             }
             StartError::Listen { listen, error } => write!(f, "cannot listen on {listen}: {error}"),
             StartError::Port(PortError::Socket { path, error }) => {
-                write!(f, "cannot make the admin socket {}: {error}", path.display())
+                write!(f, "cannot create the admin socket {}: {error}", path.display())
             }
             StartError::Port(PortError::Metrics { address, error }) => {
                 write!(f, "cannot listen on {address} for metrics: {error}")
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_said() {
+    fn impossible_settings_are_errors_with_a_next_step() {
         assert!(settings(&["127.0.0.1:1", "[::1]:1"]).check().is_ok());
         assert!(settings(&[]).check().unwrap_err().to_string().contains("--listen"));
         let mut open = settings(&["0.0.0.0:1"]);
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_is_both_families_mapped_addresses_included() {
+    fn loopback_holds_both_families_and_mapped_addresses() {
         for (address, inside) in [
             ("127.0.0.1", true),
             ("127.9.9.9", true),

@@ -1,4 +1,4 @@
-//! What the threads of a sidecar, and those who ask it, share.
+//! The state that a sidecar's network threads share with the admin socket and the metrics port.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,43 +9,42 @@ use spillway_daemon::ThreadWatch;
 use spillway_policy::Override;
 use spillway_requests::Protocol;
 
-use crate::carriers::Carriers;
+use crate::carriers::CarrierHealth;
 use crate::counters::{ByReason, Counters};
 use crate::latency::histogram;
 use crate::mailbox::{Mailbox, Message};
-use crate::part::Part;
 use crate::settings::{Listen, Settings};
 use crate::status::{LatencyStatus, SidecarStatus};
+use crate::thread_state::ThreadState;
 
-/// What threads and askers share.
 pub(crate) struct Shared {
     settings: Arc<Settings>,
     listen: Vec<Listen>,
-    parts: Vec<Arc<Part>>,
+    thread_states: Vec<Arc<ThreadState>>,
     mailboxes: Vec<Arc<Mailbox>>,
     started: Instant,
     is_draining: AtomicBool,
     watch: ThreadWatch,
-    carriers: Carriers,
+    carrier_health: CarrierHealth,
 }
 
 impl Shared {
     pub(crate) fn new(
         settings: Arc<Settings>,
         listen: Vec<Listen>,
-        parts: Vec<Arc<Part>>,
+        thread_states: Vec<Arc<ThreadState>>,
         mailboxes: Vec<Arc<Mailbox>>,
         watch: ThreadWatch,
     ) -> Shared {
         Shared {
             settings,
             listen,
-            parts,
+            thread_states,
             mailboxes,
             started: Instant::now(),
             is_draining: AtomicBool::new(false),
             watch,
-            carriers: Carriers::default(),
+            carrier_health: CarrierHealth::default(),
         }
     }
 
@@ -65,28 +64,27 @@ impl Shared {
         &self.watch
     }
 
-    /// Puts a message into every thread's mailbox.
     pub(crate) fn put_all(&self, message: impl Fn() -> Message) {
         self.mailboxes.iter().for_each(|mailbox| mailbox.put(message()));
     }
 
-    /// No more connections are taken.
     pub(crate) fn begin_drain(&self) {
         self.is_draining.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn parts(&self) -> &[Arc<Part>] {
-        &self.parts
+    pub(crate) fn thread_states(&self) -> &[Arc<ThreadState>] {
+        &self.thread_states
     }
 
     pub(crate) fn is_draining(&self) -> bool {
         self.is_draining.load(Ordering::Relaxed)
     }
 
-    /// Whether new clients are accepted and carried. May look at link ports, for half a second at most.
+    /// Checks whether new clients are accepted and carried. May probe link ports, which blocks for at most half a
+    /// second.
     ///
     /// # Errors
-    /// They are not: why.
+    /// The reason why new clients are not accepted or not carried.
     pub(crate) fn check_health(&self) -> Result<(), String> {
         if let Some(failure) = self.watch.failure() {
             return Err(failure.to_owned());
@@ -99,30 +97,30 @@ impl Shared {
         if connections >= u64::from(max) {
             return Err(format!("full: no new clients; {connections} connected, --max-connections {max}"));
         }
-        // Each thread knows the same helpers.
-        let helpers = self.parts.first().map(|part| part.relief().helpers).unwrap_or_default();
+        // All threads have the same list of helpers.
+        let helpers = self.thread_states.first().map(|thread| thread.relief().helpers).unwrap_or_default();
         let is_carrying = connections > self.sum(|counters| counters.waiting.value());
-        let seen = self.parts.iter().map(|part| &part.seen);
-        self.carriers.check(seen, is_carrying, self.settings.server, &helpers)
+        let histories = self.thread_states.iter().map(|thread| &thread.carrier_history);
+        self.carrier_health.check(histories, is_carrying, self.settings.server, &helpers)
     }
 
     pub(crate) fn sum(&self, of: impl Fn(&Counters) -> u64) -> u64 {
-        self.parts.iter().map(|part| of(&part.counters)).sum()
+        self.thread_states.iter().map(|thread| of(&thread.counters)).sum()
     }
 
     fn sums<const N: usize>(&self, of: impl Fn(&Counters) -> &ByReason<N>) -> BTreeMap<String, u64> {
         let mut sums = BTreeMap::new();
-        for (name, count) in self.parts.iter().flat_map(|part| of(&part.counters).iter()) {
+        for (name, count) in self.thread_states.iter().flat_map(|thread| of(&thread.counters).iter()) {
             *sums.entry(name.to_owned()).or_default() += count;
         }
         sums
     }
 
-    /// The operator's override, to all threads. False: it is about another service.
-    pub(crate) fn say(&self, service: &str, word: Override, lasts: Option<Duration>) -> bool {
+    /// Sends the operator's override to all threads. False: `service` names another service.
+    pub(crate) fn set_override(&self, service: &str, word: Override, lasts: Option<Duration>) -> bool {
         let is_ours = service == self.settings.name || service == self.settings.server.to_string();
         if is_ours {
-            self.put_all(|| Message::Say(word, lasts));
+            self.put_all(|| Message::Override(word, lasts));
         }
         is_ours
     }
@@ -131,9 +129,8 @@ impl Shared {
         &self.settings.name
     }
 
-    /// What relief has decided, all threads together.
     fn decisions(&self) -> BTreeMap<String, u64> {
-        let all = self.parts.iter().map(|part| part.relief().counters);
+        let all = self.thread_states.iter().map(|thread| thread.relief().counters);
         let mut sums = BTreeMap::new();
         for counters in all {
             for (name, count) in [
@@ -156,14 +153,14 @@ impl Shared {
     pub(crate) fn status(&self) -> SidecarStatus {
         let settings = &self.settings;
         let (mut direct, mut helped) = (histogram(), histogram());
-        for part in &self.parts {
-            part.latencies.add_recent(Instant::now(), [&mut direct, &mut helped]);
+        for thread in &self.thread_states {
+            thread.latencies.add_recent(Instant::now(), [&mut direct, &mut helped]);
         }
         let connections = self.sum(|counters| counters.connections.value());
         let waiting = self.sum(|counters| counters.waiting.value());
         let by_helpers = self.sum(|counters| counters.helped.value());
-        // Each thread decides for its own connections; the word, and the helpers, are the same for all.
-        let first = self.parts.first().map(|part| part.relief()).unwrap_or_default();
+        // Each thread decides for its own connections; the override and the helpers are the same for all threads.
+        let first = self.thread_states.first().map(|thread| thread.relief()).unwrap_or_default();
         SidecarStatus {
             kind: "sidecar".into(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -184,14 +181,14 @@ impl Shared {
             relief_stage: first.stage.into(),
             decisions: self.decisions(),
             sla_us: u64::try_from(settings.sla.as_micros()).unwrap_or(u64::MAX),
-            threads: self.parts.len(),
+            threads: self.thread_states.len(),
             thread_failure: self.watch.failure().map(str::to_owned),
             log_lines_dropped: spillway_daemon::log_lines_dropped(),
             cpu_us: self.sum(|counters| counters.cpu_ns.value()) / 1000,
             connections,
             max_connections: settings.max_connections,
             helped: by_helpers,
-            // Read one after the other, while they change.
+            // Saturating: the counters change while they are read one after the other.
             direct: connections.saturating_sub(waiting).saturating_sub(by_helpers),
             waiting,
             buffered_bytes: self.sum(|counters| counters.buffered_bytes.value()),

@@ -1,4 +1,4 @@
-//! A running sidecar.
+//! Starts, drains and stops a sidecar's network threads.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,23 +13,22 @@ use spillway_discovery::Watcher;
 use tracing::{info, warn};
 
 use crate::mailbox::{Mailbox, Message};
-use crate::part::Part;
 use crate::settings::{Listen, Settings, StartError};
 use crate::shared::Shared;
 use crate::socket;
 use crate::status::SidecarStatus;
+use crate::thread_state::ThreadState;
 use crate::worker::{Start, Worker};
 
-/// Descriptors of a local connection: its socket, its session's link and epoll set.
+/// Descriptors of a local connection: its socket, the session's link, and the session's epoll set.
 const FILES_EACH: u64 = 3;
-/// Descriptors for sessions that change links, listeners, epoll sets, files.
+/// Descriptors for listeners, epoll sets, files, and sessions that move between links.
 const OTHER_FILES: u64 = 128;
 
-/// A running sidecar. Ends when dropped, without regard for its clients; see [`Sidecar::drain`].
+/// A running sidecar. Dropping it resets its clients; see [`Sidecar::drain`].
 pub struct Sidecar {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Their files are removed with them.
     files: Vec<SocketFile>,
     ports: Option<ServedPorts>,
 }
@@ -38,7 +37,7 @@ impl Sidecar {
     /// Binds the listening sockets and starts the threads. `ended` is called by each network thread when it ends.
     ///
     /// # Errors
-    /// Whatever an operator has to put right; nothing is left running then.
+    /// The settings are wrong, or the host lacks a resource; no thread is left running.
     pub fn start(
         settings: Settings,
         ended: impl Fn() + Send + Sync + 'static,
@@ -46,7 +45,7 @@ impl Sidecar {
         Sidecar::start_as(settings, ThreadWatch::new(ended))
     }
 
-    /// As [`start`](Self::start); `watch` is told of each network thread's end.
+    /// Like [`start`](Self::start); `watch` records the end of each network thread.
     pub(crate) fn start_as(mut settings: Settings, watch: ThreadWatch) -> Result<Sidecar, StartError> {
         settings.check()?;
         if let Some(connections) = raise_open_files(settings.max_connections) {
@@ -65,11 +64,11 @@ impl Sidecar {
         let settings = Arc::new(settings);
         let started = Instant::now();
         let connections = Arc::new(AtomicI64::new(0));
-        let part = |_| Arc::new(Part::new(started, Arc::clone(&connections)));
-        let parts: Vec<Arc<Part>> = (0..settings.threads).map(part).collect();
+        let state = |_| Arc::new(ThreadState::new(started, Arc::clone(&connections)));
+        let thread_states: Vec<Arc<ThreadState>> = (0..settings.threads).map(state).collect();
         let mailboxes = (0..settings.threads).map(|_| Mailbox::new().map(Arc::new));
         let mailboxes: Vec<Arc<Mailbox>> = mailboxes.collect::<io::Result<_>>().map_err(StartError::Host)?;
-        let shared = Shared::new(settings, listen, parts, mailboxes, watch);
+        let shared = Shared::new(settings, listen, thread_states, mailboxes, watch);
         let mut sidecar = Sidecar { shared: Arc::new(shared), threads: Vec::new(), files, ports: None };
         sidecar.start_threads(&listeners).map_err(StartError::Host)?;
         sidecar.ports = Some(ports.serve(&sidecar.shared).map_err(StartError::Host)?);
@@ -88,13 +87,15 @@ impl Sidecar {
         };
         let watcher = watcher.map(|source| Watcher::start(source, discovery()));
         let mut watcher = watcher.transpose()?;
-        for (thread, (part, mailbox)) in self.shared.parts().iter().zip(self.shared.mailboxes()).enumerate() {
+        for (thread, (state, mailbox)) in
+            self.shared.thread_states().iter().zip(self.shared.mailboxes()).enumerate()
+        {
             let worker = Worker::new(Start {
                 settings: Arc::clone(settings),
                 listeners: listeners.to_vec(),
-                part: Arc::clone(part),
+                thread: Arc::clone(state),
                 mailbox: Arc::clone(mailbox),
-                everybody: self.shared.mailboxes().to_vec(),
+                all_mailboxes: self.shared.mailboxes().to_vec(),
                 watcher: watcher.take(),
             })?;
             let started = self.shared.watch().spawn(&format!("sidecar-{thread}"), move || worker.run());
@@ -103,56 +104,55 @@ impl Sidecar {
         Ok(())
     }
 
-    /// What it is doing.
+    /// A snapshot of the sidecar's state.
     pub fn status(&self) -> SidecarStatus {
         self.shared.status()
     }
 
-    /// Where it listens, ports included.
+    /// The addresses on which the sidecar listens, with the ports that the host chose.
     pub fn listen(&self) -> &[Listen] {
         self.shared.listen()
     }
 
-    /// Takes no more connections. Those that are there end when they are idle, or by a reset after this time; then the
-    /// threads end.
+    /// Drains: accepts no more connections. Open connections end when they are idle, or are reset after this time; then
+    /// the threads end.
     pub fn drain(&mut self, within: Duration) {
         self.shared.begin_drain();
         self.files.clear();
         self.shared.put_all(|| Message::Drain(within));
     }
 
-    /// Ends at once, without regard for its clients. To do it again changes nothing.
+    /// Ends at once and resets the clients. Further calls have no effect.
     pub(crate) fn end(&mut self) {
         self.shared.put_all(|| Message::End);
         for thread in self.threads.drain(..) {
-            // What became of it is known to the watch.
+            // The watch has recorded a panic or an error.
             let _ = thread.join();
         }
     }
 
-    /// Where it serves metrics, if it does.
+    /// The address on which metrics are served.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.ports.as_ref().and_then(ServedPorts::metrics_address)
     }
 
-    /// Network threads that have not ended.
     pub(crate) fn running(&self) -> usize {
         self.shared.watch().running()
     }
 
-    /// The first thread that has failed, and why.
+    /// The name of the first thread that failed, and its error.
     pub fn failure(&self) -> Option<&str> {
         self.shared.watch().failure()
     }
 
-    /// Turns of all threads' loops up to now, and one more of each is to come: a thread that stands still makes none. `None`
-    /// for one that has ended.
+    /// The number of turns that each thread has made; `None` for a thread that has ended. Also wakes each thread, so
+    /// that the number grows before the next call unless the thread hangs.
     pub(crate) fn turns(&self) -> Vec<Option<u64>> {
         self.shared.put_all(|| Message::Wake);
-        let turns = |(thread, part): (&JoinHandle<_>, &Arc<Part>)| {
-            (!thread.is_finished()).then(|| part.counters.turns.value())
+        let turns = |(thread, state): (&JoinHandle<_>, &Arc<ThreadState>)| {
+            (!thread.is_finished()).then(|| state.counters.turns.value())
         };
-        self.threads.iter().zip(self.shared.parts()).map(turns).collect()
+        self.threads.iter().zip(self.shared.thread_states()).map(turns).collect()
     }
 }
 
@@ -162,7 +162,8 @@ impl Drop for Sidecar {
     }
 }
 
-/// Raises the limit on open files for so many connections. Some: there are descriptors for fewer.
+/// Raises the limit on open files for this number of connections. Returns the number that is possible, if it is
+/// smaller.
 fn raise_open_files(connections: u32) -> Option<u32> {
     let needed = u64::from(connections) * FILES_EACH + OTHER_FILES;
     let allowed = spillway_daemon::raise_open_files(needed)?;
@@ -170,10 +171,9 @@ fn raise_open_files(connections: u32) -> Option<u32> {
     Some(connections.max(1))
 }
 
-/// Sockets that listen.
 struct Bound {
     listeners: Vec<Arc<OwnedFd>>,
-    /// With the ports that the host chose.
+    /// Addresses with the ports that the host chose.
     listen: Vec<Listen>,
     files: Vec<SocketFile>,
 }
@@ -218,27 +218,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_panics_is_a_failure_and_no_thread_that_is_drained() {
+    fn a_thread_that_panics_is_a_failure() {
         let (send, ends) = std::sync::mpsc::channel();
         let mut settings = Settings::new(spillway_ports::free_address(), Key::loopback_only());
         settings.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
         settings.threads = 2;
         let sidecar = Sidecar::start(settings, move || send.send(()).unwrap()).unwrap();
         sidecar.shared.mailboxes()[1].put(Message::Panic);
-        ends.recv_timeout(Duration::from_secs(30)).expect("its end is told");
+        ends.recv_timeout(Duration::from_secs(30)).expect("the watch reports the thread's end");
         assert_eq!(sidecar.running(), 1);
         let failure = "thread sidecar-1 panicked: injected";
         assert_eq!((sidecar.failure(), sidecar.shared.check_health()), (Some(failure), Err(failure.into())));
     }
 
     #[test]
-    fn a_thread_that_is_drained_does_not_stand_still() {
+    fn a_draining_thread_with_a_client_still_makes_turns() {
         let mut settings = Settings::new(spillway_ports::free_address(), Key::loopback_only());
         settings.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
         (settings.threads, settings.connect_timeout) = (2, Duration::from_secs(60));
         let mut sidecar = Sidecar::start(settings, || ()).unwrap();
         let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("it listens by TCP") };
-        // Nobody answers this: its thread is not drained.
+        // This request is never answered, so its thread keeps draining.
         let mut waits = TcpStream::connect(address).unwrap();
         waits.write_all(b"request").unwrap();
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -248,12 +248,14 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(5));
             }
         };
-        eventually("the request is there", &mut || sidecar.status().request_bytes == 7);
+        eventually("the request has arrived", &mut || sidecar.status().request_bytes == 7);
         sidecar.drain(Duration::from_secs(60));
         let ended = |turns: &[Option<u64>]| turns.iter().filter(|turns| turns.is_none()).count();
         eventually("the other thread ends", &mut || ended(&sidecar.turns()) == 1);
         let before = sidecar.turns();
-        eventually("this one makes turns", &mut || sidecar.turns().iter().max() > before.iter().max());
+        eventually("the draining thread makes turns", &mut || {
+            sidecar.turns().iter().max() > before.iter().max()
+        });
         assert_eq!(ended(&sidecar.turns()), 1);
     }
 }

@@ -10,12 +10,11 @@ use rustix::net::{
     self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType, sockopt,
 };
 
-/// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// A client that says nothing for so long is asked whether it is there.
+/// Silence after which the kernel sends TCP keep-alive probes to a client.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
-/// Listens. IPv6 addresses take IPv6 only, so that both families can be listened on at one port.
+/// Listens on a TCP address. IPv6 sockets accept IPv6 only, so that both families can listen on one port.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -29,27 +28,26 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Where a socket listens.
 pub(crate) fn local_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
     Ok(net::getsockname(socket)?.try_into()?)
 }
 
-/// A new connection, and whose it is; `None` for a UNIX socket's. `WouldBlock` when there is none.
+/// Accepts a connection. The address is `None` for a UNIX socket. `WouldBlock`: no connection waits.
 pub(crate) fn accept(listener: &OwnedFd) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (socket, peer) = net::acceptfrom_with(listener, flags)?;
     let peer = peer.and_then(|peer: SocketAddrAny| SocketAddr::try_from(peer).ok());
     if peer.is_some() {
-        // Requests are small, and each waits for its reply.
+        // Replies are small; Nagle's algorithm would delay them.
         sockopt::set_tcp_nodelay(&socket, true)?;
-        // One whose host is gone does not keep its place for ever.
+        // Detects a client whose host has failed, so that it does not use up max_connections.
         sockopt::set_socket_keepalive(&socket, true)?;
         sockopt::set_tcp_keepidle(&socket, KEEP_ALIVE)?;
     }
     Ok((socket, peer))
 }
 
-/// Receives what has come; 0 is the end.
+/// Receives available bytes; 0: the other end has finished sending.
 pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match net::recv(socket, &mut *buffer, RecvFlags::empty()) {
@@ -59,7 +57,7 @@ pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> 
     }
 }
 
-/// Sends a prefix.
+/// Sends as much as the socket accepts; returns the number of bytes.
 pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     loop {
         match net::send(socket, bytes, SendFlags::NOSIGNAL) {
@@ -69,18 +67,17 @@ pub(crate) fn send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// Sends no more.
 pub(crate) fn finish(socket: &OwnedFd) {
-    // It fails where the other end is gone, which reading tells as well.
+    // Fails only when the connection is already lost; the next read reports that.
     let _ = net::shutdown(socket, Shutdown::Write);
 }
 
-/// Has the closing of a TCP connection reset it. A UNIX one just closes: it has no reset.
+/// Makes closing the socket send a TCP reset. UNIX sockets have no reset; they just close.
 pub(crate) fn reset_on_close(socket: &OwnedFd) {
     let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }
 
-/// Whether an error only means: later.
+/// Whether an error means: try again when the socket is ready.
 pub(crate) fn is_later(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }

@@ -1,4 +1,4 @@
-//! What a sidecar is doing, for operators and programs.
+//! A sidecar's status, for operators and programs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,93 +6,94 @@ use std::fmt;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// A snapshot of a sidecar. Its JSON form is what the admin socket and `/status` answer; fields may be added to it.
-/// Counters are since the start.
+/// A snapshot of a sidecar. The admin socket and `/status` answer with its JSON form, to which fields may be added.
+/// Counters count since the start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SidecarStatus {
-    /// Always `sidecar`: tells it from what other programs answer.
+    /// Always `sidecar`; other programs answer with another kind.
     pub kind: String,
-    /// Of the program.
+    /// The program's version.
     pub version: String,
     /// Process id.
     pub pid: u32,
     /// Milliseconds since the start.
     pub uptime_ms: u64,
-    /// It has been told to go.
+    /// The sidecar is draining.
     pub draining: bool,
-    /// What the operator calls the service.
+    /// The service's name in `spillway relief NAME …`.
     pub name: String,
     /// The server's own link port.
     pub server: String,
     /// Link ports of helpers that are known now.
     pub helpers: Vec<String>,
-    /// Where clients come in.
+    /// Addresses on which clients are accepted.
     pub listen: Vec<String>,
-    /// By which latency is measured: `memcached`, `redis` or `tcp`.
+    /// The clients' protocol, for measuring latency: `memcached`, `redis` or `tcp`.
     pub protocol: String,
-    /// The operator's override that holds: `auto`, `on` or `off`.
+    /// The operator's override: `auto`, `on` or `off`.
     pub relief: String,
-    /// What relief is about: `direct`, `late`, `comparing`, `moving`, `trial`, `helped`, `backed off`; of the first thread.
+    /// The relief policy's stage on the first thread: `direct`, `late`, `comparing`, `moving`, `trial`, `helped` or
+    /// `backed off`.
     pub relief_stage: String,
-    /// What relief has decided, by kind, all threads together.
+    /// Relief decisions by kind, all threads together.
     pub decisions: BTreeMap<String, u64>,
-    /// The p99 that is wanted, in microseconds.
+    /// The wanted p99 latency, in microseconds.
     pub sla_us: u64,
-    /// Network threads.
+    /// Number of network threads.
     pub threads: usize,
-    /// A thread has failed, and the process is about to end: which, and why.
+    /// The name and error of a thread that has failed; the process is about to end.
     #[serde(default)]
     pub thread_failure: Option<String>,
-    /// Log lines that could not be written, or not as fast as they came.
+    /// Log lines that were lost because they could not be written, or not fast enough.
     #[serde(default)]
     pub log_lines_dropped: u64,
-    /// CPU time of these threads, in microseconds; brought up to date each second.
+    /// CPU time of the network threads, in microseconds; updated every second.
     pub cpu_us: u64,
     /// Local connections now.
     pub connections: u64,
-    /// More are refused.
+    /// Most local connections at one time; further ones are rejected.
     pub max_connections: u32,
-    /// Those that a helper carries now.
+    /// Local connections that a helper carries now.
     pub helped: u64,
-    /// Those that the server's own link port carries now.
+    /// Local connections that the server's own link port carries now.
     pub direct: u64,
-    /// Those that nothing carries at this moment.
+    /// Local connections without a carrier now.
     pub waiting: u64,
-    /// Bytes of memory that hold what waits, of all connections.
+    /// Bytes of memory for buffered data of all connections.
     pub buffered_bytes: u64,
     /// Threads on which memory is scarce: clients that do not read are paused.
     #[serde(default)]
     pub threads_scarce: u64,
-    /// Clients that were paused because memory was scarce and they did not read, since the start.
+    /// Clients that were paused because memory was scarce and they did not read.
     #[serde(default)]
     pub connections_paused: u64,
-    /// As configured.
+    /// The configured limit of `buffered_bytes`.
     pub max_memory_bytes: u64,
-    /// Local connections taken.
+    /// Local connections accepted.
     pub taken: u64,
-    /// Those of them that a load balancer spoke for.
+    /// Local connections accepted with a load balancer's PROXY header.
     pub announced: u64,
-    /// Local connections refused, by reason.
+    /// Local connections rejected, by reason.
     pub refused: BTreeMap<String, u64>,
     /// How local connections ended.
     pub ended: BTreeMap<String, u64>,
-    /// How often sessions went on elsewhere, by reason.
+    /// Moves of sessions to another carrier, by reason.
     pub moves: BTreeMap<String, u64>,
-    /// Carriers lost, or that did not take a session, by reason.
+    /// Carriers that were lost or rejected a session, by reason.
     pub carriers_lost: BTreeMap<String, u64>,
     /// Bytes from clients.
     pub request_bytes: u64,
     /// Bytes to clients.
     pub reply_bytes: u64,
-    /// Replies, as the protocol tells them apart.
+    /// Replies, as counted by the configured protocol.
     pub replies: u64,
-    /// Those of them whose time is no measure.
+    /// Replies whose latency says nothing about the server, such as those of blocking commands.
     pub replies_unmeasured: u64,
     /// Connections whose latency is not measured any more, by reason.
     pub gave_up: BTreeMap<String, u64>,
-    /// Of the last 10 to 20 seconds, connections that are carried directly.
+    /// Latency of replies on the server's own link port, of the last 10 to 20 seconds.
     pub latency_direct: LatencyStatus,
-    /// The same, connections that a helper carries.
+    /// Latency of replies through helpers, of the last 10 to 20 seconds.
     pub latency_helped: LatencyStatus,
 }
 
@@ -101,11 +102,11 @@ pub struct SidecarStatus {
 pub struct LatencyStatus {
     /// Replies measured.
     pub count: u64,
-    /// Half of them are faster.
+    /// Half of the replies are faster.
     pub p50_us: u64,
-    /// One in a hundred is slower.
+    /// One reply in a hundred is slower.
     pub p99_us: u64,
-    /// The slowest.
+    /// Latency of the slowest reply.
     pub max_us: u64,
 }
 
@@ -123,11 +124,11 @@ impl LatencyStatus {
 impl SidecarStatus {
     /// The JSON form.
     pub fn to_json(&self) -> String {
-        // Strings, numbers and lists always have one.
+        // Cannot fail: the fields are strings, numbers, lists and maps with string keys.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// One short line: what a service manager shows.
+    /// One short line for a service manager.
     pub fn summary(&self) -> String {
         let state = if self.draining { "draining, " } else { "" };
         let SidecarStatus { connections, helped, direct, waiting, .. } = self;
@@ -135,7 +136,7 @@ impl SidecarStatus {
     }
 }
 
-/// All of a map, in words.
+/// The sum of all counts, and the counts above 0 by name: `3 (lost 1, drain 2)`.
 fn total(counts: &BTreeMap<String, u64>) -> String {
     let sum: u64 = counts.values().sum();
     let parts: Vec<String> = counts

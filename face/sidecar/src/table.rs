@@ -1,5 +1,5 @@
-//! A thread's connections by place. A token tells the place, its turn (so that an event for who was there before is told from
-//! one for who is there now) and which of its two descriptors is meant.
+//! A thread's connections by slot. An epoll token names the slot, the slot's generation (so that an event for an
+//! earlier connection is not taken for one of the present connection) and one of the connection's two descriptors.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -10,24 +10,24 @@ use spillway_client::Session;
 use crate::pair::Pair;
 use crate::relief::Member;
 
-/// Who is at a place.
+/// A slot's contents: a local connection by stage.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum Entry {
     Free,
-    /// Its PROXY header has not come yet.
-    Arriving(Arriving),
-    /// It is not known yet where its session is to be opened: helpers are asked for their load.
+    /// The PROXY header is not complete yet.
+    AwaitingHeader(AwaitingHeader),
+    /// Helpers are asked for their load, to decide where the session is opened.
     Opening(Opening),
-    Taken(Box<Pair>),
-    /// The local connection is gone, and the server has not been told all.
+    Open(Box<Pair>),
+    /// The local connection is closed, and the session still has to send its end to the server.
     Closing(Closing),
 }
 
 #[derive(Debug)]
-pub(crate) struct Arriving {
+pub(crate) struct AwaitingHeader {
     pub socket: OwnedFd,
     pub peer: Option<SocketAddr>,
-    /// What has come of the header. At most as long as a header may be.
+    /// The bytes received of the header; at most `PROXY_BYTES_MAX`.
     pub bytes: Vec<u8>,
     pub deadline: Instant,
 }
@@ -36,10 +36,10 @@ pub(crate) struct Arriving {
 pub(crate) struct Opening {
     pub socket: OwnedFd,
     pub client: Option<SocketAddr>,
-    /// What came behind a PROXY header.
+    /// Bytes received after the PROXY header.
     pub first: Vec<u8>,
     pub deadline: Instant,
-    /// None: to the server.
+    /// `None`: the relief policy's group is full, and the session is opened at the server.
     pub member: Option<Member>,
 }
 
@@ -47,25 +47,25 @@ pub(crate) struct Opening {
 pub(crate) struct Closing {
     pub session: Box<Session>,
     pub deadline: Instant,
-    /// Counted for it in the thread's buffered bytes.
+    /// This connection's share of the thread's buffered bytes.
     pub counted_bytes: usize,
 }
 
 #[derive(Debug)]
 struct Slot {
-    turn: u32,
-    place: Place,
+    generation: u32,
+    entry: Entry,
+    /// When the slot's timer is set for.
     armed: Option<Instant>,
 }
 
-/// Which descriptor of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
+pub(crate) enum Side {
     Local,
     Session,
 }
 
-/// Bounded by whoever inserts.
+/// The caller of [`Table::insert`] bounds the number of slots, by `max_connections`.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     slots: Vec<Slot>,
@@ -73,51 +73,48 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Takes a free place.
-    pub fn insert(&mut self, place: Place) -> u32 {
+    pub fn insert(&mut self, entry: Entry) -> u32 {
         if let Some(index) = self.free.pop() {
-            self.slots[index as usize].place = place;
+            self.slots[index as usize].entry = entry;
             return index;
         }
-        self.slots.push(Slot { turn: 0, place, armed: None });
+        self.slots.push(Slot { generation: 0, entry, armed: None });
         u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX) // bounded by max_connections
     }
 
-    /// Frees it: tokens of now mean nothing any more.
-    pub fn remove(&mut self, index: u32) -> Place {
+    /// Frees a slot and invalidates its tokens.
+    pub fn remove(&mut self, index: u32) -> Entry {
         let slot = &mut self.slots[index as usize];
-        slot.turn = slot.turn.wrapping_add(1);
+        slot.generation = slot.generation.wrapping_add(1);
         slot.armed = None;
         self.free.push(index);
-        std::mem::replace(&mut slot.place, Place::Free)
+        std::mem::replace(&mut slot.entry, Entry::Free)
     }
 
-    pub fn get(&mut self, index: u32) -> &mut Place {
-        &mut self.slots[index as usize].place
+    pub fn get(&mut self, index: u32) -> &mut Entry {
+        &mut self.slots[index as usize].entry
     }
 
     pub fn armed(&mut self, index: u32) -> &mut Option<Instant> {
         &mut self.slots[index as usize].armed
     }
 
-    /// Of a place as it is now.
-    pub fn token(&self, index: u32, which: Which) -> u64 {
-        let turn = self.slots[index as usize].turn;
-        u64::from(turn) << 32 | u64::from(index) << 1 | u64::from(which == Which::Session)
+    pub fn token(&self, index: u32, side: Side) -> u64 {
+        let generation = self.slots[index as usize].generation;
+        u64::from(generation) << 32 | u64::from(index) << 1 | u64::from(side == Side::Session)
     }
 
-    /// The place that a token means, if it is still who it was.
-    pub fn find(&self, token: u64) -> Option<(u32, Which)> {
+    /// The slot that a token names; `None` once that connection has left the slot.
+    pub fn find(&self, token: u64) -> Option<(u32, Side)> {
         let index = u32::try_from((token & 0xffff_ffff) >> 1).unwrap_or(u32::MAX); // 31 bits
-        let which = if token & 1 == 0 { Which::Local } else { Which::Session };
+        let side = if token & 1 == 0 { Side::Local } else { Side::Session };
         let slot = self.slots.get(index as usize)?;
-        (u64::from(slot.turn) == token >> 32).then_some((index, which))
+        (u64::from(slot.generation) == token >> 32).then_some((index, side))
     }
 
-    /// Every place that is in use.
     pub fn in_use(&self) -> Vec<u32> {
         let all = (0_u32..).zip(&self.slots);
-        all.filter(|(_, slot)| !matches!(slot.place, Place::Free)).map(|(index, _)| index).collect()
+        all.filter(|(_, slot)| !matches!(slot.entry, Entry::Free)).map(|(index, _)| index).collect()
     }
 }
 
@@ -126,18 +123,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_of_who_was_there_before_mean_nobody() {
+    fn tokens_of_removed_entries_are_invalid() {
         let mut table = Table::default();
-        let first = table.insert(Place::Free);
-        let second = table.insert(Place::Free);
-        let (local, session) = (table.token(second, Which::Local), table.token(second, Which::Session));
-        assert_eq!(table.find(local), Some((second, Which::Local)));
-        assert_eq!(table.find(session), Some((second, Which::Session)));
+        let first = table.insert(Entry::Free);
+        let second = table.insert(Entry::Free);
+        let (local, session) = (table.token(second, Side::Local), table.token(second, Side::Session));
+        assert_eq!(table.find(local), Some((second, Side::Local)));
+        assert_eq!(table.find(session), Some((second, Side::Session)));
         table.remove(second);
         assert_eq!((table.find(local), table.find(session)), (None, None));
-        assert_eq!(table.insert(Place::Free), second);
-        assert_ne!(table.token(second, Which::Local), local);
-        assert_eq!(table.find(table.token(first, Which::Local)), Some((first, Which::Local)));
+        assert_eq!(table.insert(Entry::Free), second);
+        assert_ne!(table.token(second, Side::Local), local);
+        assert_eq!(table.find(table.token(first, Side::Local)), Some((first, Side::Local)));
         assert_eq!(table.find(u64::MAX), None);
     }
 }

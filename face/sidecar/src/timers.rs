@@ -1,22 +1,21 @@
-//! When each place of the table wants to be looked after.
+//! One timer for each slot of the connection table.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Nobody needs a timer sooner: fewer wake-ups.
-const GRAIN: Duration = Duration::from_millis(1);
+/// Timers are set later by this time: fewer wake-ups, and a timer that moves often is set less often.
+const GRANULARITY: Duration = Duration::from_millis(1);
 
-/// One for each place at most. Those of places that somebody has left stay until they are due.
+/// At most one timer for each slot in use. Timers of freed slots stay until they are due; the caller ignores them.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     all: BTreeSet<(Instant, u64)>,
 }
 
 impl Timers {
-    /// Has a place looked after at `wanted`, unless it will be by then. Returns when it will be.
+    /// Sets a slot's timer to `wanted`, unless the timer that is `armed` is due earlier. Returns when the timer is due.
     pub fn set(&mut self, token: u64, armed: Option<Instant>, wanted: Option<Instant>) -> Option<Instant> {
-        // A little later, so that one that is moved on and on is not set each time.
-        let wanted = wanted.map(|at| at + GRAIN);
+        let wanted = wanted.map(|at| at + GRANULARITY);
         match (armed, wanted) {
             (Some(armed), Some(wanted)) if armed <= wanted => Some(armed),
             (_, Some(wanted)) => {
@@ -34,7 +33,7 @@ impl Timers {
         self.all.first().map(|(at, _)| *at)
     }
 
-    /// A token that is due, and when it was.
+    /// The next due timer: its time and token. Call until `None`.
     pub fn pop(&mut self, now: Instant) -> Option<(Instant, u64)> {
         self.all.first().filter(|(at, _)| *at <= now)?;
         self.all.pop_first()
@@ -46,26 +45,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_has_one_timer() {
+    fn an_entry_has_one_timer() {
         let (mut timers, start) = (Timers::default(), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
         let armed = timers.set(7, None, Some(at(10)));
         assert_eq!(armed, Some(at(11)));
-        assert_eq!(timers.set(7, armed, Some(at(500))), armed, "it rings too early, and is set anew then");
+        assert_eq!(
+            timers.set(7, armed, Some(at(500))),
+            armed,
+            "the earlier timer stays; the slot sets it again when it fires"
+        );
         assert_eq!(timers.set(7, armed, Some(at(5))), Some(at(6)));
         assert_eq!((timers.pop(at(5)), timers.next()), (None, Some(at(6))));
         assert_eq!(timers.pop(at(6)), Some((at(6), 7)));
         assert_eq!(timers.set(7, None, None), None);
-        assert_eq!((timers.pop(at(1000)), timers.next()), (None, None), "the later one was taken back");
+        assert_eq!(
+            (timers.pop(at(1000)), timers.next()),
+            (None, None),
+            "the earlier setting replaced the later one"
+        );
     }
 
     #[test]
-    fn a_busy_place_leaves_no_timers_behind() {
+    fn a_busy_entry_leaves_no_timers_behind() {
         let (mut timers, start) = (Timers::default(), Instant::now());
         let mut armed = None;
         for request in 0..1000 {
             let now = start + Duration::from_millis(request * 50);
-            // A sign of life is due much later; a request has it due soon, and then that rings.
+            // First a probe that is due much later, then a request's timeout, which fires first.
             armed = timers.set(7, armed, Some(now + Duration::from_secs(5)));
             armed = timers.set(7, armed, Some(now + Duration::from_millis(40)));
             assert_eq!(timers.all.len(), 1);

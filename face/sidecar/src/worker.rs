@@ -1,4 +1,4 @@
-//! One network thread: a loop around an epoll set.
+//! A network thread: an event loop around an epoll set.
 
 mod arrivals;
 mod drain;
@@ -24,54 +24,53 @@ use crate::counters::Ending;
 use crate::losses::{Losses, NO_HELPER};
 use crate::mailbox::{Mailbox, Message};
 use crate::memory::{Memory, Supply};
-use crate::pair::Around;
-use crate::part::Part;
+use crate::pair::TurnContext;
 use crate::relief::{Member, Relief};
 use crate::settings::Settings;
-use crate::table::{Arriving, Closing, Opening, Place, Table, Which};
+use crate::table::{AwaitingHeader, Closing, Entry, Opening, Side, Table};
+use crate::thread_state::ThreadState;
 use crate::timers::Timers;
 
-/// Bytes moved at a time.
+/// Bytes that one read or write moves at most.
 const SCRATCH_BYTES: usize = 64 * 1024;
-/// Events of one turn.
+/// Events handled in one turn at most.
 const EVENTS: usize = 256;
-/// How often counters of the thread itself are brought up to date.
+/// Interval of the thread's periodic work: log lines, CPU time, long-unread connections.
 const TICK: Duration = Duration::from_secs(1);
-/// How long a server may take to hear that a session is closed.
+/// How long a closed connection's session may take to send its end to the server.
 const CLOSING_MAX: Duration = Duration::from_secs(10);
 
-/// Tokens that are no connection's: no place has this turn and this index together.
+/// Tokens above all tokens of the table: no slot has the last generation together with the last indexes.
 const WAKE: u64 = u64::MAX;
 const WATCHER: u64 = u64::MAX - 1;
 const RELIEF: u64 = u64::MAX - 2;
 const LISTENERS: u64 = u64::MAX - 0xffff;
 
-/// What a thread is started with.
 pub(crate) struct Start {
     pub settings: Arc<Settings>,
     pub listeners: Vec<Arc<OwnedFd>>,
-    pub part: Arc<Part>,
+    pub thread: Arc<ThreadState>,
     pub mailbox: Arc<Mailbox>,
-    /// Of all threads, for the one that watches the list of helpers.
-    pub everybody: Vec<Arc<Mailbox>>,
+    /// The mailboxes of all threads; the thread with the watcher sends them the list of helpers.
+    pub all_mailboxes: Vec<Arc<Mailbox>>,
     pub watcher: Option<Watcher>,
 }
 
 pub(crate) struct Worker {
     settings: Arc<Settings>,
     mailbox: Arc<Mailbox>,
-    everybody: Vec<Arc<Mailbox>>,
+    all_mailboxes: Vec<Arc<Mailbox>>,
     watcher: Option<Watcher>,
     epoll: OwnedFd,
-    /// None any more once it drains.
+    /// Empty once the thread drains.
     listeners: Vec<Arc<OwnedFd>>,
-    /// When a client that was refused is told of again.
+    /// When the next rejected load balancer may be logged.
     warn_at: Instant,
-    /// The host has no descriptors: nobody is accepted until then.
+    /// The host has no descriptors left: accepting pauses until this time.
     accept_at: Option<Instant>,
     table: Table,
     timers: Timers,
-    /// Where members of the group are.
+    /// The table index of each member of the relief group.
     members: HashMap<Member, u32>,
     resources: Resources,
     memory: Memory,
@@ -84,7 +83,7 @@ impl Worker {
     /// # Errors
     /// The host has no descriptors left.
     pub fn new(start: Start) -> io::Result<Worker> {
-        let Start { settings, listeners, part, mailbox, everybody, watcher } = start;
+        let Start { settings, listeners, thread, mailbox, all_mailboxes, watcher } = start;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, mailbox.descriptor(), EventData::new_u64(WAKE), EventFlags::IN)?;
         if let Some(watcher) = &watcher {
@@ -102,12 +101,12 @@ impl Worker {
                 scratch: vec![0; SCRATCH_BYTES],
                 epoch,
                 server: settings.server,
-                part,
+                thread,
                 supply: Supply::Enough,
             },
             settings,
             mailbox,
-            everybody,
+            all_mailboxes,
             watcher,
             epoll,
             listeners,
@@ -121,16 +120,16 @@ impl Worker {
             tick_at: epoch,
             draining: None,
         };
-        // A list that is known from the start counts for the first connection.
-        worker.hear_watcher(epoch);
+        // If the list of helpers is known already, the first connection must see it.
+        worker.handle_watcher(epoch);
         worker.watch_listeners()?;
         Ok(worker)
     }
 
-    /// Serves until it is told to end, or is drained.
+    /// Runs until [`Message::End`], or until draining is complete.
     ///
     /// # Errors
-    /// The epoll set fails, which it does not.
+    /// `epoll_wait` failed.
     pub fn run(mut self) -> io::Result<()> {
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
         loop {
@@ -140,31 +139,31 @@ impl Worker {
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
             };
-            self.resources.part.counters.turns.add(1);
+            self.resources.thread.counters.turns.add(1);
             for event in events.iter() {
-                // Each on its own time: latency is measured.
+                // The time of each event, not of the turn: latency is measured with it.
                 let now = Instant::now();
                 match event.data.u64() {
                     WAKE => {
-                        if self.hear_mailbox(now) {
+                        if self.handle_messages(now) {
                             return Ok(());
                         }
                     }
-                    WATCHER => self.hear_watcher(now),
+                    WATCHER => self.handle_watcher(now),
                     RELIEF => self.resources.relief.handle_ready(now),
                     token if token >= LISTENERS => self.accept(now, token - LISTENERS),
-                    token => self.ready(now, token, event.flags),
+                    token => self.handle_ready(now, token, event.flags),
                 }
             }
-            if self.look_after(Instant::now()) {
+            if self.handle_timeouts(Instant::now()) {
                 return Ok(());
             }
-            self.follow_relief(Instant::now());
+            self.apply_relief(Instant::now());
         }
     }
 
     fn timeout(&self, now: Instant) -> Timespec {
-        let drain = self.draining.as_ref().map(|draining| draining.look_at);
+        let drain = self.draining.as_ref().map(|draining| draining.check_at);
         let wanted = [self.timers.next(), self.accept_at, drain, self.resources.relief.poll_timeout()]
             .into_iter()
             .flatten();
@@ -173,40 +172,40 @@ impl Worker {
         Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() }
     }
 
-    /// What time brings. True when all is over.
-    fn look_after(&mut self, now: Instant) -> bool {
+    /// Handles due timers and the periodic work. True: draining is complete.
+    fn handle_timeouts(&mut self, now: Instant) -> bool {
         while let Some((at, token)) = self.timers.pop(now) {
             if let Some((index, _)) = self.table.find(token)
                 && *self.table.armed(index) == Some(at)
             {
                 *self.table.armed(index) = None;
-                self.due(now, index);
+                self.handle_timeout(now, index);
             }
         }
         if self.accept_at.is_some_and(|at| at <= now) {
             self.accept_at = None;
             if let Err(error) = self.watch_listeners() {
-                warn!(%error, "cannot listen again");
+                warn!(%error, "cannot accept connections again; trying again in 1 s");
                 self.accept_at = Some(now + TICK);
             }
         }
         if self.tick_at <= now {
             self.tick_at = now + TICK;
-            self.resources.losses.tell(self.resources.relief.helpers());
-            self.resources.relief.show(now, &self.resources.part);
+            self.resources.losses.log(self.resources.relief.helpers());
+            self.resources.relief.show(now, &self.resources.thread);
             self.close_long_unread(now);
             let cpu = spillway_metrics::process::thread_cpu();
-            self.resources.part.counters.cpu_ns.set(u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX));
+            self.resources.thread.counters.cpu_ns.set(u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX));
         }
         self.is_drained(now)
     }
 
-    /// True when it is to end at once.
-    fn hear_mailbox(&mut self, now: Instant) -> bool {
+    /// Handles messages of other threads. True: the thread must end at once.
+    fn handle_messages(&mut self, now: Instant) -> bool {
         while let Some(message) = self.mailbox.take() {
             match message {
                 Message::Helpers(helpers) => self.resources.relief.set_helpers(now, &helpers),
-                Message::Say(word, lasts) => self.resources.relief.say(now, word, lasts),
+                Message::Override(word, lasts) => self.resources.relief.set_override(now, word, lasts),
                 Message::Wake => {}
                 Message::Drain(within) => self.begin_drain(now, within),
                 Message::End => {
@@ -220,8 +219,8 @@ impl Worker {
         false
     }
 
-    /// The list of helpers has changed, or something about it is to be told.
-    fn hear_watcher(&mut self, now: Instant) {
+    /// Logs the watcher's notices, and sends a changed list of helpers to all threads.
+    fn handle_watcher(&mut self, now: Instant) {
         let Some(watcher) = &mut self.watcher else { return };
         while let Some(notice) = watcher.poll_notice() {
             match notice.is_trouble() {
@@ -233,36 +232,34 @@ impl Worker {
             let helpers: Vec<SocketAddr> = list.iter().map(|entry| entry.link).collect();
             match helpers.is_empty() {
                 true => info!("{NO_HELPER}"),
-                false => info!(helpers = helpers.len(), "the list of helpers is known"),
+                false => info!(helpers = helpers.len(), "new list of helpers"),
             }
-            for mailbox in self.everybody.iter().filter(|mailbox| !Arc::ptr_eq(mailbox, &self.mailbox)) {
+            for mailbox in self.all_mailboxes.iter().filter(|mailbox| !Arc::ptr_eq(mailbox, &self.mailbox)) {
                 mailbox.put(Message::Helpers(helpers.clone()));
             }
             self.resources.relief.set_helpers(now, &helpers);
         }
     }
 
-    /// Does what relief has decided.
-    fn follow_relief(&mut self, now: Instant) {
+    fn apply_relief(&mut self, now: Instant) {
         self.resources.relief.handle_timeout(now);
         while let Some(order) = self.resources.relief.poll_move() {
-            self.send(now, order);
+            self.apply_move(now, order);
         }
-        self.resources.relief.tell(now, &self.resources.part);
+        self.resources.relief.log_decisions(now, &self.resources.thread);
     }
 
-    /// A connection's session is to be opened somewhere, or to go elsewhere.
-    fn send(&mut self, now: Instant, order: Move) {
+    fn apply_move(&mut self, now: Instant, order: Move) {
         let Some(&index) = self.members.get(&order.member) else { return };
         match self.table.get(index) {
-            Place::Opening(_) => {
+            Entry::Opening(_) => {
                 let session = order.open(now);
-                self.opened(now, index, session);
+                self.handle_opened(now, index, session);
             }
-            Place::Taken(pair) => {
-                // It has routes, and goes there as soon as it can.
+            Entry::Open(pair) => {
+                // The session moves when its protocol allows; only a lack of descriptors fails here.
                 if let Err(error) = order.apply(now, &mut pair.session) {
-                    warn!(%error, client = %pair.client_text(), "a connection cannot be moved");
+                    warn!(%error, client = %pair.client_text(), "cannot move a connection");
                 }
                 self.pump(now, index, false);
             }
@@ -270,23 +267,22 @@ impl Worker {
         }
     }
 
-    /// Something is to be done at a descriptor.
-    fn ready(&mut self, now: Instant, token: u64, flags: EventFlags) {
-        let Some((index, which)) = self.table.find(token) else { return };
+    fn handle_ready(&mut self, now: Instant, token: u64, flags: EventFlags) {
+        let Some((index, side)) = self.table.find(token) else { return };
         match self.table.get(index) {
-            Place::Free => {}
-            Place::Arriving(_) => self.arrive(now, index),
-            // Nothing is read yet; an end is heard of once something is.
-            Place::Opening(_) => {}
-            Place::Closing(closing) => {
+            Entry::Free => {}
+            Entry::AwaitingHeader(_) => self.receive_header(now, index),
+            // Neither requests nor the client's end are read before the session is open.
+            Entry::Opening(_) => {}
+            Entry::Closing(closing) => {
                 closing.session.handle_ready(now);
-                self.is_closed(now, index);
+                self.free_if_closed(now, index);
             }
-            Place::Taken(pair) if which == Which::Session => {
+            Entry::Open(pair) if side == Side::Session => {
                 pair.session.handle_ready(now);
                 self.pump(now, index, false);
             }
-            Place::Taken(_) => {
+            Entry::Open(_) => {
                 let is_gone = flags.intersects(EventFlags::HUP | EventFlags::ERR);
                 self.pump(now, index, is_gone || flags.contains(EventFlags::IN));
                 if is_gone {
@@ -296,32 +292,32 @@ impl Worker {
         }
     }
 
-    /// The other end of a local connection is gone, and not all its requests could be read: the epoll set would say so
-    /// again and again.
+    /// Deregisters a local socket whose client has closed both directions while requests are unread: the epoll set
+    /// would report it in every turn.
     fn stop_watching(&mut self, index: u32) {
-        if let Place::Taken(pair) = self.table.get(index)
+        if let Entry::Open(pair) = self.table.get(index)
             && pair.watched.take().is_some()
         {
-            // It was there.
+            // Cannot fail: `watched` says that the socket is registered.
             let _ = epoll::delete(&self.epoll, &pair.socket);
         }
     }
 
-    /// A timer is due.
-    fn due(&mut self, now: Instant, index: u32) {
+    fn handle_timeout(&mut self, now: Instant, index: u32) {
         match self.table.get(index) {
-            Place::Free => {}
-            Place::Arriving(arriving) if arriving.deadline <= now => self.turn_away_arriving(index, None),
-            Place::Opening(opening) if opening.deadline <= now => self.give_up(now, index),
-            Place::Arriving(Arriving { deadline, .. }) | Place::Opening(Opening { deadline, .. }) => {
+            Entry::Free => {}
+            Entry::AwaitingHeader(awaiting) if awaiting.deadline <= now => self.reject_awaiting(index, None),
+            Entry::Opening(opening) if opening.deadline <= now => self.give_up(now, index),
+            Entry::AwaitingHeader(AwaitingHeader { deadline, .. })
+            | Entry::Opening(Opening { deadline, .. }) => {
                 let wanted = Some(*deadline);
                 self.set_timer(index, wanted);
             }
-            Place::Closing(closing) => {
+            Entry::Closing(closing) => {
                 closing.session.handle_timeout(now);
-                self.is_closed(now, index);
+                self.free_if_closed(now, index);
             }
-            Place::Taken(pair) => {
+            Entry::Open(pair) => {
                 pair.session.handle_timeout(now);
                 if pair.deadline.is_some_and(|deadline| deadline <= now) {
                     return self.end(now, index, Ending::NoCarrier, false);
@@ -332,15 +328,15 @@ impl Worker {
     }
 
     fn set_timer(&mut self, index: u32, wanted: Option<Instant>) {
-        let token = self.table.token(index, Which::Local);
+        let token = self.table.token(index, Side::Local);
         let armed = *self.table.armed(index);
         *self.table.armed(index) = self.timers.set(token, armed, wanted);
     }
 
-    /// Moves what one connection has, and watches it for what it needs next.
+    /// Forwards one connection's bytes, then updates its interest, its timer and the memory count.
     fn pump(&mut self, now: Instant, index: u32, is_readable: bool) {
-        let Place::Taken(pair) = self.table.get(index) else { return };
-        if let Err(ending) = pair.pump(is_readable, &mut self.resources.around(now)) {
+        let Entry::Open(pair) = self.table.get(index) else { return };
+        if let Err(ending) = pair.pump(is_readable, &mut self.resources.context(now)) {
             let is_orderly = matches!(ending, Ending::InOrder | Ending::Client);
             return self.end(now, index, ending, is_orderly);
         }
@@ -348,15 +344,15 @@ impl Worker {
         let counted = std::mem::replace(&mut pair.counted_bytes, bytes);
         let (wanted, interest) = (pair.poll_timeout(), pair.interest(self.resources.supply));
         self.memory.changed(counted, bytes);
-        self.watch(now, index, interest);
+        self.update_interest(now, index, interest);
         self.set_timer(index, wanted);
         self.keep_within_memory(now);
     }
 
-    /// Has the epoll set wait for the right thing.
-    fn watch(&mut self, now: Instant, index: u32, interest: EventFlags) {
-        let data = EventData::new_u64(self.table.token(index, Which::Local));
-        let Place::Taken(pair) = self.table.get(index) else { return };
+    /// Registers a changed interest of a local socket with the epoll set.
+    fn update_interest(&mut self, now: Instant, index: u32, interest: EventFlags) {
+        let data = EventData::new_u64(self.table.token(index, Side::Local));
+        let Entry::Open(pair) = self.table.get(index) else { return };
         if pair.watched.is_some_and(|watched| watched != interest) {
             pair.watched = Some(interest);
             if epoll::modify(&self.epoll, &pair.socket, data, interest).is_err() {
@@ -365,43 +361,42 @@ impl Worker {
         }
     }
 
-    /// Ends a connection: in order, or by a reset.
+    /// Closes a local connection: with a FIN if `is_orderly`, otherwise with a reset.
     fn end(&mut self, now: Instant, index: u32, ending: Ending, is_orderly: bool) {
-        if !matches!(self.table.get(index), Place::Taken(_)) {
+        if !matches!(self.table.get(index), Entry::Open(_)) {
             return;
         }
-        let Place::Taken(pair) = std::mem::replace(self.table.get(index), Place::Free) else { return };
+        let Entry::Open(pair) = std::mem::replace(self.table.get(index), Entry::Free) else { return };
         if let Some(member) = pair.member {
             self.members.remove(&member);
         }
         self.memory.changed(pair.counted_bytes, 0);
-        self.resources.part.count_connection(-1);
+        self.resources.thread.count_connection(-1);
         if !matches!(ending, Ending::InOrder | Ending::Client) {
-            debug!(client = %pair.client_text(), ?ending, "a local connection was ended");
+            debug!(client = %pair.client_text(), ?ending, "local connection closed");
         }
         if ending == Ending::NoCarrier {
             self.note_no_carrier(now);
         }
-        match pair.end(ending, is_orderly, &mut self.resources.around(now)) {
+        match pair.end(ending, is_orderly, &mut self.resources.context(now)) {
             Some(session) => {
                 let deadline = now + CLOSING_MAX;
                 let closing = Closing { session: Box::new(session), deadline, counted_bytes: 0 };
-                *self.table.get(index) = Place::Closing(closing);
-                self.is_closed(now, index);
+                *self.table.get(index) = Entry::Closing(closing);
+                self.free_if_closed(now, index);
             }
             None => drop(self.table.remove(index)),
         }
         self.judge_memory(now);
     }
 
-    /// A client was ended because nothing carried it.
     fn note_no_carrier(&self, now: Instant) {
-        self.resources.part.seen.note_no_carrier(now, self.settings.server);
+        self.resources.thread.carrier_history.note_no_carrier(now, self.settings.server);
     }
 
-    /// Frees the place of a session that has said all, or has had its time.
-    fn is_closed(&mut self, now: Instant, index: u32) {
-        let Place::Closing(Closing { session, deadline, counted_bytes }) = self.table.get(index) else {
+    /// Frees the slot of a closing session that has sent its end, or whose deadline has passed.
+    fn free_if_closed(&mut self, now: Instant, index: u32) {
+        let Entry::Closing(Closing { session, deadline, counted_bytes }) = self.table.get(index) else {
             return;
         };
         let is_closed = session.is_over() || *deadline <= now;
@@ -418,9 +413,8 @@ impl Worker {
     }
 }
 
-/// What the thread has for each of its connections.
 struct Resources {
-    part: Arc<Part>,
+    thread: Arc<ThreadState>,
     relief: Relief,
     losses: Losses,
     scratch: Vec<u8>,
@@ -430,19 +424,19 @@ struct Resources {
 }
 
 impl Resources {
-    /// The same instant, for what measures.
+    /// `now`, counted from `epoch`.
     fn time(&self, now: Instant) -> Time {
         Time::ZERO + now.saturating_duration_since(self.epoch)
     }
 
-    fn around(&mut self, now: Instant) -> Around<'_> {
-        Around {
+    fn context(&mut self, now: Instant) -> TurnContext<'_> {
+        TurnContext {
             now,
             time: self.time(now),
             scratch: &mut self.scratch,
-            counters: &self.part.counters,
-            latencies: &self.part.latencies,
-            seen: &self.part.seen,
+            counters: &self.thread.counters,
+            latencies: &self.thread.latencies,
+            carrier_history: &self.thread.carrier_history,
             losses: &mut self.losses,
             relief: &mut self.relief,
             epoch: self.epoch,

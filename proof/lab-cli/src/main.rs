@@ -1,4 +1,4 @@
-//! The `spillway-lab` command: everything that shows and tests Spillway, and that no production host needs.
+//! The `spillway-lab` command: demo, experiments and simulators; production hosts do not need it.
 
 mod commands;
 

@@ -41,22 +41,18 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> ExitCode {
     let window = args.duration;
-    // A thread each: they watch during the same time, and each enters the network of its process.
+    // One thread for each process: all measure at the same time, and each enters its process's network namespace.
     let assessed: Vec<_> = std::thread::scope(|scope| {
-        let watch = |pid: &u32| {
+        let start = |pid: &u32| {
             let pid = *pid;
-            scope.spawn(move || assess(pid, window))
+            scope.spawn(move || assess_process(pid, window))
         };
-        let watching: Vec<_> = args.pids.iter().map(watch).collect();
-        watching
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
-            .collect()
+        let threads: Vec<_> = args.pids.iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     });
     report(&args, assessed)
 }
 
-/// Prints what was found out, and tells what was not.
 fn report(args: &Args, assessed: Vec<Result<Assessed, String>>) -> ExitCode {
     let (found, report) = Report::gather(assessed);
     let mut objects: Vec<Value> = found.iter().map(as_json).collect();
@@ -67,7 +63,6 @@ fn report(args: &Args, assessed: Vec<Result<Assessed, String>>) -> ExitCode {
     Report { lines: found.iter().map(as_text).collect(), result, ..report }.print("assess", args.json)
 }
 
-/// One process.
 struct Assessed {
     pid: u32,
     name: String,
@@ -75,7 +70,7 @@ struct Assessed {
     estimate: Estimate,
 }
 
-fn assess(pid: u32, window: Duration) -> Result<Assessed, String> {
+fn assess_process(pid: u32, window: Duration) -> Result<Assessed, String> {
     let process = Process::new(pid)?;
     process.enter_network()?;
     let page = find().0.into_iter().find(|page| page.pid == pid).and_then(|page| page.status().ok());
@@ -99,7 +94,7 @@ fn assess(pid: u32, window: Duration) -> Result<Assessed, String> {
     Ok(Assessed { pid, name: process.name(), estimate: sample.estimate(), sample })
 }
 
-/// Connections that clients have made to the process: those with the port of one of its listeners, links apart.
+/// The process's connections from clients, by inode: those on the port of one of its listeners, without links.
 fn connections(process: &Process, link_port: Option<u16>) -> Result<HashMap<u32, Socket>, String> {
     let own = process.sockets()?;
     let all = sockets::all().map_err(|error| format!("the kernel's list of sockets: {error}"))?;
@@ -126,9 +121,9 @@ fn conclusion(estimate: &Estimate) -> String {
         Verdict::Little => {
             format!("no: expected gain only {:.1}x", estimate.gain_overloaded)
         }
-        Verdict::TooQuiet => "unclear: it has too little to do now; run this while it is busy".into(),
+        Verdict::TooQuiet => "unclear: the server has too little load now; run this while it is busy".into(),
         Verdict::NoClients => {
-            "unclear: no TCP connection was open all the time; run this while clients are connected".into()
+            "unclear: no TCP connection stayed open during the measurement; run this while clients are connected".into()
         }
     }
 }
@@ -165,11 +160,11 @@ fn as_text(assessed: &Assessed) -> String {
     if sample.helped.0 > 0 {
         let (links, helped) = sample.helped;
         text += &format!(
-            "; helped already: {helped} virtual connections on {links} links, which are not counted"
+            "; not counted: {helped} virtual connections on {links} links, which are helped already"
         );
     }
     if sample.changed > 0 {
-        text += &format!("; {} came or went meanwhile and are not counted", sample.changed);
+        text += &format!("; not counted: {} that were opened or closed meanwhile", sample.changed);
     }
     if matches!(estimate.verdict, Verdict::TooQuiet | Verdict::NoClients)
         || estimate.requests_per_second < 1.0

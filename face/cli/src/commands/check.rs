@@ -1,4 +1,4 @@
-//! `spillway check`: what is wrong with a configuration, before it is in force.
+//! `spillway check`: finds mistakes in a configuration file.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `spillway connections`: virtual connections, which `ss` and tcpdump do not see.
+//! `spillway connections`: lists virtual connections, which `ss` and tcpdump do not show.
 
 mod helper;
 
@@ -46,7 +46,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 fn report(args: &Args) -> Report {
-    let unasked = match of_helper(args) {
+    let helper_error = match list_helper_clients(args) {
         Ok(Some(report)) => return report,
         Ok(None) => None,
         Err(why) => Some(why),
@@ -54,7 +54,7 @@ fn report(args: &Args) -> Report {
     let pages = match servers::choose(args.of.as_deref(), args.all) {
         Ok(pages) => pages,
         Err(error) => {
-            let why = unasked.map(|why| format!("{why}; and ")).unwrap_or_default();
+            let why = helper_error.map(|why| format!("{why}; and ")).unwrap_or_default();
             return Report::failed(format!("{why}{error}"));
         }
     };
@@ -62,16 +62,16 @@ fn report(args: &Args) -> Report {
     let lists = pages.iter().zip(refreshed).map(|(page, is_fresh)| list(page, is_fresh, args.limit));
     let (all, report) = Report::gather(lists);
     Report {
-        lines: all.iter().flat_map(Listed::lines).collect(),
-        result: all.iter().map(Listed::as_json).collect(),
-        warnings: all.iter().flat_map(Listed::warnings).collect(),
+        lines: all.iter().flat_map(ServerClients::lines).collect(),
+        result: all.iter().map(ServerClients::as_json).collect(),
+        warnings: all.iter().flat_map(ServerClients::warnings).collect(),
         ..report
     }
 }
 
-/// `None`: no helper is meant, or there is none. The error says why a helper that is there did not list a service of
-/// this name; it may be that of a server.
-fn of_helper(args: &Args) -> Result<Option<Report>, String> {
+/// Lists the clients of a helper's service. `None`: no service is named, or no helper runs. The error is that of a
+/// running helper, such as an unknown service; the name may then be that of a server.
+fn list_helper_clients(args: &Args) -> Result<Option<Report>, String> {
     let Some(service) = &args.of else { return Ok(None) };
     let socket = args.socket.clone().unwrap_or_else(sockets::helper);
     match helper::of(&socket, service, args.limit) {
@@ -84,12 +84,11 @@ fn of_helper(args: &Args) -> Result<Option<Report>, String> {
     }
 }
 
-/// The helped clients of one server.
-struct Listed {
+struct ServerClients {
     pid: u32,
     program: String,
     status: ServerStatus,
-    /// Whether the server brought the numbers of bytes up to date.
+    /// Whether the server has updated the byte counts for this command.
     is_fresh: bool,
     connections: Vec<ConnectionStatus>,
     /// Connections beyond the limit.
@@ -98,7 +97,7 @@ struct Listed {
     unplaced: u64,
 }
 
-fn list(page: &ServerPage, is_fresh: std::io::Result<bool>, limit: usize) -> Result<Listed, String> {
+fn list(page: &ServerPage, is_fresh: std::io::Result<bool>, limit: usize) -> Result<ServerClients, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", page.path.display());
     let is_fresh = is_fresh.map_err(failed)?;
     let status = page.status().map_err(failed)?;
@@ -107,11 +106,11 @@ fn list(page: &ServerPage, is_fresh: std::io::Result<bool>, limit: usize) -> Res
     connections.truncate(limit);
     let cut = placed - connections.len() as u64;
     let unplaced = total.saturating_sub(placed);
-    Ok(Listed { pid: page.pid, program: page.program(), status, is_fresh, connections, cut, unplaced })
+    Ok(ServerClients { pid: page.pid, program: page.program(), status, is_fresh, connections, cut, unplaced })
 }
 
-impl Listed {
-    /// Each connection, and the helper that it comes by.
+impl ServerClients {
+    /// Each connection with the address of its helper.
     fn with_helpers(&self) -> impl Iterator<Item = (&ConnectionStatus, Option<SocketAddr>)> {
         let peers: HashMap<u32, _> = self.status.links.iter().map(|link| (link.index, link.peer)).collect();
         self.connections.iter().map(move |one| (one, peers.get(&one.link).copied()))

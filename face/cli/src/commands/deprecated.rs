@@ -1,9 +1,8 @@
-//! Forms of older versions that are accepted, or served, for one more version. Old options give a warning with the form
-//! to use.
+//! Forms of older versions that are accepted, or served, for one more version. Deprecated options give a warning with the
+//! form to use.
 
 use serde_json::Value;
 
-/// Warns about an option's old spelling.
 pub(crate) fn renamed(old: &str, new: &str) {
     spillway_daemon::say(&format!(
         "spillway: warning: {old} is an old spelling, and is removed in the next version: give {new}"

@@ -1,4 +1,4 @@
-//! `spillway doctor`: what this machine can do, and why not.
+//! `spillway doctor`: checks this host's requirements.
 
 mod finding;
 mod machine;
@@ -83,7 +83,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     Report { lines, result, is_failure: !is_fit, ..Report::default() }.print("doctor", args.json)
 }
 
-/// Why a library client gets no link at this address, with the next step. Waits for up to some seconds.
+/// Why a library client cannot open a link to this address, with the next step. Blocks for some seconds at most.
 pub(super) fn link_problem(address: &str, client_key: Option<&Path>) -> Option<String> {
     let findings = probe::findings(address, client_key, Role::Client);
     let problem = findings.into_iter().find(|finding| finding.state == State::Missing)?;

@@ -1,4 +1,4 @@
-//! `spillway drain`: a helper, or one of its services, lets its clients go.
+//! `spillway drain`: drains a helper or one of its services.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,12 +12,11 @@ use spillway_values::parse_duration;
 use super::output::Report;
 use super::sockets;
 
-/// How often a drain that is waited for is looked at.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Drain a helper or one of its services
 ///
-/// New clients are refused and health checks fail. Library clients are told to go elsewhere at once; plain clients are
+/// New clients are refused and health checks fail. Library clients are asked to move at once; plain clients are
 /// served until they close, or are reset at the deadline. The helper keeps running; `spillway reload` makes it accept
 /// clients again.
 #[derive(Debug, clap::Args)]
@@ -57,7 +56,7 @@ fn drain(args: &Args, socket: &Path) -> Result<Report, AskError> {
     let draining: Draining = ask(socket, &request)?;
     let mut counts = count(&query(socket)?, &draining.services);
     while args.wait && counts.remaining > 0 {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
         counts = count(&query(socket)?, &draining.services);
     }
     let line = format!(

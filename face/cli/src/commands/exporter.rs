@@ -17,11 +17,12 @@ use metrics::Servers;
 
 /// Serve Prometheus metrics of servers under `spillway run`
 ///
-/// Reads the status pages of this host's servers at each scrape: their processes are not asked and do not notice. A page can be
+/// Reads the status pages of this host's servers at each scrape, without a request to their processes. A page can be
 /// read by its server's user and by root. SIGTERM ends it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Serve /metrics and /health here: HOST:PORT, :PORT for all IPv4 addresses, or PORT for loopback. Without a password
+    /// Serve /metrics and /health here: HOST:PORT, :PORT for all IPv4 addresses, or PORT for loopback. Without a
+    /// password
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9413")]
     listen: String,
 }
@@ -50,9 +51,9 @@ fn serve(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
 
 /// Returns at SIGTERM or SIGINT.
 fn wait_for_end() -> io::Result<()> {
-    let (tell, told) = channel();
-    let _signals = Signals::watch(move |event| tell.send(event).is_ok())?;
-    while told.recv().is_ok_and(|event| event != SignalEvent::Terminate) {}
+    let (sender, receiver) = channel();
+    let _signals = Signals::watch(move |event| sender.send(event).is_ok())?;
+    while receiver.recv().is_ok_and(|event| event != SignalEvent::Terminate) {}
     Ok(())
 }
 
@@ -65,6 +66,6 @@ fn respond(request: &Request, started: f64) -> Response {
             Response::ok(CONTENT_TYPE, out.into_text())
         }
         "/health" => Response::text(200, "healthy\n"),
-        _ => Response::text(404, "there are /metrics and /health\n"),
+        _ => Response::text(404, "not found; this port serves /metrics and /health\n"),
     }
 }

@@ -1,4 +1,4 @@
-//! `spillway generate`: files that packages and the documentation make from the commands' definitions.
+//! `spillway generate`: writes files for packages and documentation from the commands' definitions.
 
 mod reference;
 
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args, mut command: Command) -> ExitCode {
 fn man(command: &Command, directory: &Path) -> io::Result<()> {
     let page = |command: Command, name: String| {
         let mut text = Vec::new();
-        // The pages know commands with a space by the name with a hyphen.
+        // Manual pages of subcommands have a hyphen in their names.
         clap_mangen::Man::new(command.name(name.clone())).render(&mut text)?;
         fs::write(directory.join(format!("{name}.1")), text)
     };

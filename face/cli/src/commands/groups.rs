@@ -1,10 +1,9 @@
-//! The commands by the host they run on, for the first page of help.
+//! The first page of help: commands in groups by the host they run on.
 
 use std::fmt::Write;
 
 use clap::Command;
 
-/// The groups in the order of the page.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("On a server's host", &["assess", "run", "server", "exporter"]),
     ("On a helper's host", &["helper", "check", "reload", "drain"]),
@@ -13,7 +12,6 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("To try it", &["load"]),
 ];
 
-/// What the exit code says.
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
@@ -21,7 +19,7 @@ Exit codes:
   2  wrong usage; of `run` and `load` also: could not be started
   126, 127  of `run`: the command cannot be run, or does not exist; otherwise the server's own";
 
-/// Gives a command help with its subcommands in groups.
+/// Replaces the command's help by one that lists subcommands in groups.
 pub(crate) fn grouped(command: Command) -> Command {
     let mut page = String::from("{about-with-newline}\n{usage-heading} {usage}\n");
     for (title, names) in GROUPS {
@@ -33,7 +31,7 @@ pub(crate) fn grouped(command: Command) -> Command {
         }
     }
     page.push_str("\n`spillway help COMMAND` shows a command's options.\n\n{all-args}{after-help}");
-    // The page has them already.
+    // Hidden in clap's own list: the template lists them.
     command
         .mut_subcommands(|one| one.hide(true))
         .override_usage("spillway [OPTIONS] <COMMAND>")

@@ -1,4 +1,4 @@
-//! `spillway helper`: gathers many clients' small messages into large ones for a hot server.
+//! `spillway helper`: batches many clients' small messages for a hot server.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use spillway_values::{listen_address, parse_duration};
 
 use super::services::Services;
 
-/// Batches of more bytes gain nothing: the server's cost per batch is already spread over hundreds of messages.
+/// Larger batches gain nothing: hundreds of messages already share the server's cost per batch.
 const BATCH_BYTES_MAX: usize = 64 << 10;
 
 /// Run a helper: batch many clients' messages for a server
@@ -136,7 +136,7 @@ impl Args {
         }
     }
 
-    /// What the flags say, with what they name as it is now.
+    /// The configuration from the flags; reads key files and resolves host names.
     fn config(&self) -> Result<HelperConfig, Box<dyn std::error::Error>> {
         let keys = read_keys(&self.key)?;
         let client_keys = read_keys(&self.client_key)?;
@@ -162,10 +162,10 @@ impl Args {
         })
     }
 
-    /// Where settings come from, now and at each reload.
+    /// Reads the settings, at the start and at each reload.
     fn source(mut self) -> Source {
         if self.config.is_none() && self.status_socket.is_none() {
-            // Once, not at each reload: the socket is in use then, by this helper.
+            // Chosen once, not at each reload: by then this helper itself uses the socket.
             self.status_socket = spillway_daemon::free_usual_socket("helper");
         }
         match self.config.clone() {

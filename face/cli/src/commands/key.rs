@@ -1,4 +1,4 @@
-//! `spillway key`: the secrets that links are authenticated with.
+//! `spillway key`: creates the keys that authenticate links.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `spillway load`: options in, a run of `spillway-load`, a table or JSON out.
+//! `spillway load`: runs the load generator and prints a table or JSON.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -175,7 +175,6 @@ enum Control {
     Stdin,
 }
 
-/// Runs the command.
 pub fn run(args: Args) -> ExitCode {
     match load(args) {
         Ok(true) => ExitCode::SUCCESS,
@@ -187,10 +186,10 @@ pub fn run(args: Args) -> ExitCode {
     }
 }
 
-/// Whether the run was without failures.
+/// Runs the load; returns whether the run had no failures.
 fn load(args: Args) -> Result<bool, Error> {
     let system = |what: String| move |cause: io::Error| Error::System { what, cause };
-    // Opened before the run: nobody wants to learn after a minute that the report cannot be written.
+    // Opened before the run, so that a report that cannot be written is an error at once.
     let json = match &args.json {
         Some(path) => {
             let file = File::create(path).map_err(system(format!("cannot write {}", path.display())))?;
@@ -236,7 +235,7 @@ fn envelope(config: &Config, report: &Report) -> serde_json::Value {
 }
 
 fn print(report: &Report) {
-    // A closed pipe is no reason to fail.
+    // Ignored: a reader may have closed the pipe.
     let _ = io::stdout().write_all(output::table(report).as_bytes());
 }
 
@@ -302,5 +301,7 @@ fn config(args: Args) -> Result<Config, Error> {
 
 fn share(text: &str) -> Result<(u32, u32), String> {
     let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
-    numbers.ok_or_else(|| "give its number, from 0, and how many there are, like 0/4".into())
+    numbers.ok_or_else(|| {
+        "give this generator's number, from 0, and the number of generators, such as 0/4".into()
+    })
 }

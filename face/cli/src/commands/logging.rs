@@ -1,4 +1,4 @@
-//! The log of commands that run for long: one line for each decision, on stderr.
+//! Logging options, and the log on standard error.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal, Write, stderr};
@@ -10,7 +10,6 @@ use tracing::{Subscriber, error, warn};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// How decisions are logged, by whatever command.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Format of log lines on standard error
@@ -31,13 +30,13 @@ enum Form {
 }
 
 impl Args {
-    /// Sets the log of a short command up: whoever logs writes.
+    /// Sets up the log of a short command: each thread writes its own lines.
     pub(crate) fn start(&self) {
         self.install(stderr);
     }
 
-    /// Sets the log of a daemon up: a thread of its own writes, and panics are log lines, too, since a panic that
-    /// waited for a full pipe would never end its thread.
+    /// Sets up the log of a daemon: a separate thread writes all lines, so that a full pipe stops no other thread.
+    /// Panics are log lines for the same reason: a panic message that blocks would keep its thread from ending.
     ///
     /// # Errors
     /// The host has no threads left.
@@ -57,7 +56,7 @@ impl Args {
     }
 
     fn install(&self, writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static) {
-        // Fails only where a log has been set up already, which is as good.
+        // Fails only if a log is already set up.
         let _ = tracing::subscriber::set_global_default(self.subscriber(writer));
     }
 
@@ -74,7 +73,7 @@ impl Args {
             .with_env_filter(filter)
             .with_writer(writer)
             .with_target(false)
-            // The library would tell of a log that cannot be written on standard error, and panic where that fails.
+            // The library would report a failed write on standard error, and panic if that fails, too.
             .log_internal_errors(false);
         match self.log {
             Form::Text => Box::new(log.with_ansi(is_coloured()).finish()),
@@ -84,7 +83,7 @@ impl Args {
         }
     }
 
-    /// A line of the form that all have.
+    /// The log line about dropped lines, formatted like all others.
     fn dropped_line(&self, dropped: u64) -> Vec<u8> {
         let line = Captured::default();
         let writer = line.clone();
@@ -97,7 +96,7 @@ impl Args {
     }
 }
 
-/// Colours are for terminals that have them, and for people who have not asked for none (<https://no-color.org>).
+/// Colours only on terminals that support them, and unless `NO_COLOR` is set (<https://no-color.org>).
 fn is_coloured() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     stderr().is_terminal()
@@ -105,7 +104,7 @@ fn is_coloured() -> bool {
         && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Puts a line into a daemon's log; the library writes each line at once.
+/// Passes a line to a daemon's log; the tracing library writes each line with one call.
 struct Line(&'static Log);
 
 impl Write for Line {
@@ -119,7 +118,6 @@ impl Write for Line {
     }
 }
 
-/// Keeps what is written.
 #[derive(Clone, Default)]
 struct Captured(Arc<Mutex<Vec<u8>>>);
 
@@ -139,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dropped_lines_are_told_of_in_the_form_of_the_log() {
+    fn dropped_lines_are_logged_in_the_format_of_the_log() {
         let line = |log| {
             let line = Args { log, verbose: true }.dropped_line(7);
             String::from_utf8(line).expect("text")

@@ -1,4 +1,4 @@
-//! One file for each subcommand: what it takes, and the call that does it.
+//! One file for each subcommand: its options, and the call that runs it.
 
 pub(crate) mod assess;
 pub(crate) mod check;

@@ -1,4 +1,4 @@
-//! `spillway relief`: the operator's override, which overrides every policy.
+//! `spillway relief`: sets the operator's override, which replaces every policy.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,24 +12,23 @@ use spillway_shim_core::status::{self, ServerPage, ask_all};
 use spillway_values::parse_duration;
 
 use super::output::Report;
-use super::servers::Unclear;
+use super::servers::ChooseError;
 use super::{servers, sockets};
 
-/// How long a server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long clients may take to go where the word sends them.
-const WAIT_MAX: Duration = Duration::from_secs(60);
-/// How often they are looked at.
-const LOOK: Duration = Duration::from_millis(50);
+/// How long a server may take to answer, and how long `--wait` waits without progress.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long `--wait` waits for clients to move.
+const MOVE_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Override relief for a service: on, off or auto
 ///
 /// The override replaces every policy, for present and later clients, at each helper and sidecar of this host that has
 /// a service of this name, and at servers under `spillway run` that are named by process id, port or program.
 ///
-/// A sidecar moves its sessions. A server asks sessions to move to helpers (`on`) or to its own link port (`off`). A
-/// helper that is told `off` refuses new clients, PLAIN CLIENTS TOO, and sends library clients away; present plain
-/// clients are served. `auto` ends the override.
+/// A sidecar moves its sessions. A server asks sessions to move to helpers (`on`) or to its own link port (`off`). With
+/// `off` a helper refuses new clients, PLAIN CLIENTS TOO, and sends library clients away; present plain clients are
+/// served. `auto` ends the override.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name of a service, or a server of this host: pid:812, port:11211, or its program
@@ -67,7 +66,7 @@ struct Outcome {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let report = match override_relief(args) {
+    let report = match apply_override(args) {
         Ok(outcomes) => {
             let (done, report) = Report::gather(outcomes);
             let (lines, objects): (Vec<String>, Vec<Value>) =
@@ -81,15 +80,18 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     report.print("relief", args.json)
 }
 
-/// The outcome at each helper, sidecar and server. The error: none of them has the service.
-fn override_relief(args: &Args) -> Result<Vec<Result<Outcome, String>>, String> {
-    let mut told = Vec::new();
+/// Sets the override at each server, helper and sidecar that has the service; returns their outcomes.
+///
+/// # Errors
+/// No server, helper or sidecar has a service of this name, or the name of a server is ambiguous.
+fn apply_override(args: &Args) -> Result<Vec<Result<Outcome, String>>, String> {
+    let mut outcomes = Vec::new();
     let mut unknown = Vec::new();
-    // Before anybody is told: where a name is not clear nothing changes.
+    // Servers are chosen before anything changes: an ambiguous name must change nothing.
     let pages = match servers::choose(Some(&args.service), args.all) {
         Ok(pages) => pages,
-        Err(Unclear::Several(error)) => return Err(error),
-        Err(Unclear::Unknown(error)) => {
+        Err(ChooseError::Several(error)) => return Err(error),
+        Err(ChooseError::Unknown(error)) => {
             unknown.push(error);
             Vec::new()
         }
@@ -97,34 +99,34 @@ fn override_relief(args: &Args) -> Result<Vec<Result<Outcome, String>>, String> 
     servers::announce(&format!("relief {}", args.word), &pages);
     let sockets = if args.sockets.is_empty() { sockets::all() } else { args.sockets.clone() };
     for socket in sockets {
-        match tell_helper(args, &socket) {
-            Ok(line) => told.push(Ok(line)),
+        match override_at_socket(args, &socket) {
+            Ok(line) => outcomes.push(Ok(line)),
             Err(AskError::Refused(why)) => unknown.push(format!("{}: {why}", socket.display())),
-            // A socket that is left over from a helper that was killed.
+            // The socket of a helper or sidecar that was killed.
             Err(error) if error.is_absent() && args.sockets.is_empty() => {}
-            Err(error) => told.push(Err(format!("{}: {error}", socket.display()))),
+            Err(error) => outcomes.push(Err(format!("{}: {error}", socket.display()))),
         }
     }
     let lasts_s = args.lasts.map_or(0, |lasts| u32::try_from(lasts.as_secs().max(1)).unwrap_or(u32::MAX));
-    let answers = ask_all(&pages, status::Request::Say { word: args.word, lasts_s }, PATIENCE);
-    told.extend(pages.iter().zip(answers).map(|(page, answer)| {
-        servers::obeyed(page, answer)?;
-        told_server(args, page)
+    let answers = ask_all(&pages, status::Request::Say { word: args.word, lasts_s }, ANSWER_TIMEOUT);
+    outcomes.extend(pages.iter().zip(answers).map(|(page, answer)| {
+        servers::check_answer(page, answer)?;
+        server_outcome(args, page)
     }));
-    if told.is_empty() { Err(unknown.join("; ")) } else { Ok(told) }
+    if outcomes.is_empty() { Err(unknown.join("; ")) } else { Ok(outcomes) }
 }
 
-fn tell_helper(args: &Args, socket: &Path) -> Result<Outcome, AskError> {
+fn override_at_socket(args: &Args, socket: &Path) -> Result<Outcome, AskError> {
     let lasts_ms = args.lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
     let (service, word) = (args.service.clone(), args.word.to_string());
-    let said: OverrideOutcome = ask(socket, &Request::Relief { service, word, lasts_ms })?;
-    let left = if args.wait { await_fewer(|| clients(args, socket))? } else { said.clients };
-    let line = format!("{} at {}: relief {}{}", args.service, socket.display(), said.word, to_go(left));
+    let outcome: OverrideOutcome = ask(socket, &Request::Relief { service, word, lasts_ms })?;
+    let left = if args.wait { await_fewer(|| misplaced_clients(args, socket))? } else { outcome.clients };
+    let line = format!("{} at {}: relief {}{}", args.service, socket.display(), outcome.word, to_go(left));
     Ok(Outcome { line, object: json!({ "socket": socket, "clients_to_move": left }) })
 }
 
-/// Clients of a helper or a sidecar that are not where the word wants them.
-fn clients(args: &Args, socket: &Path) -> Result<u64, AskError> {
+/// Clients of a helper or a sidecar that still have to move.
+fn misplaced_clients(args: &Args, socket: &Path) -> Result<u64, AskError> {
     let status: Value = ask(socket, &Request::Status {})?;
     if status["kind"] == "sidecar" {
         let wrong = match args.word.wrong_role() {
@@ -134,30 +136,31 @@ fn clients(args: &Args, socket: &Path) -> Result<u64, AskError> {
         };
         return Ok(status[wrong].as_u64().unwrap_or(0));
     }
-    // A helper cannot make anybody come.
+    // With `on` a helper has no clients to move.
     let mut services = status["services"].as_array().into_iter().flatten();
     let service = services.find(|service| args.word == Override::Off && service["name"] == *args.service);
     Ok(service.and_then(|service| service["library_clients"].as_u64()).unwrap_or(0))
 }
 
 fn to_go(clients: u64) -> String {
-    if clients == 0 { String::new() } else { format!(", {clients} clients to go elsewhere") }
+    if clients == 0 { String::new() } else { format!(", {clients} clients still have to move") }
 }
 
-/// What has become of it, at a server that was told.
-fn told_server(args: &Args, page: &ServerPage) -> Result<Outcome, String> {
-    let misplaced =
-        || misplaced(args.word, page).map_err(|error| format!("{}: {error}", page.path.display()));
+/// The outcome at a server that has accepted the override; with `--wait` once its connections have moved.
+fn server_outcome(args: &Args, page: &ServerPage) -> Result<Outcome, String> {
+    let misplaced = || {
+        misplaced_connections(args.word, page).map_err(|error| format!("{}: {error}", page.path.display()))
+    };
     let left = if args.wait { await_fewer(misplaced)? } else { 0 };
     let object = json!({ "pid": page.pid, "program": page.program(), "connections_to_move": left });
-    let left = if left == 0 { String::new() } else { format!(", {left} connections stay") };
+    let left = if left == 0 { String::new() } else { format!(", {left} connections have not moved") };
     Ok(Outcome {
         line: format!("server {} {}: relief {}{left}", page.pid, page.program(), args.word),
         object,
     })
 }
 
-/// How many are left, once they do not become fewer any more.
+/// Waits until `count` is 0 or has not become smaller for [`ANSWER_TIMEOUT`]; returns the last count.
 fn await_fewer<E>(mut count: impl FnMut() -> Result<u64, E>) -> Result<u64, E> {
     let began = Instant::now();
     let (mut least, mut since) = (u64::MAX, began);
@@ -166,17 +169,17 @@ fn await_fewer<E>(mut count: impl FnMut() -> Result<u64, E>) -> Result<u64, E> {
         if left < least {
             (least, since) = (left, Instant::now());
         }
-        if left == 0 || since.elapsed() > PATIENCE || began.elapsed() > WAIT_MAX {
+        if left == 0 || since.elapsed() > ANSWER_TIMEOUT || began.elapsed() > MOVE_TIMEOUT {
             return Ok(left);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Connections that come over links of the other kind.
-fn misplaced(word: Override, page: &ServerPage) -> std::io::Result<u64> {
+/// Virtual connections on links of the role that the override forbids.
+fn misplaced_connections(word: Override, page: &ServerPage) -> std::io::Result<u64> {
     let Some(wrong) = word.wrong_role() else { return Ok(0) };
     let status = page.status()?;
-    // A link's state is the role of its peer, once that has authenticated.
+    // The state of an authenticated link is its peer's role.
     Ok(status.links.iter().filter(|link| link.state == wrong.to_string()).map(|link| link.connections).sum())
 }

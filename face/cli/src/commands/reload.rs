@@ -1,4 +1,4 @@
-//! `spillway reload`: a helper reads its configuration again, and this tells how that went.
+//! `spillway reload`: makes a helper read its configuration again, and prints the outcome.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,7 +29,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let changed = match ask::<Changed>(&socket, &Request::Reload {}) {
         Ok(changed) => changed,
         Err(error) => {
-            let why = format!("not reloaded, everything stays as it was: {}: {error}", socket.display());
+            let why =
+                format!("not reloaded, the previous settings stay in force: {}: {error}", socket.display());
             return Report::failed(why).print("reload", args.json);
         }
     };

@@ -1,4 +1,4 @@
-//! `spillway run`: starts a server with the preload shim in it.
+//! `spillway run`: starts a server with the preload library.
 
 mod elf;
 mod program;
@@ -68,7 +68,7 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// Runs the command in place of this process; returns only when that fails.
+/// Replaces this process by the command; returns only if that fails.
 pub fn run(args: Args) -> ExitCode {
     let Some((program, arguments)) = args.command.split_first() else { return ExitCode::from(2) };
     let mut command = Command::new(program);
@@ -111,7 +111,7 @@ fn name(constant: &core::ffi::CStr) -> String {
     constant.to_string_lossy().into_owned()
 }
 
-/// The shim's environment, checked here as far as it can be, so that mistakes show before the server starts.
+/// The preload library's environment, checked here so that mistakes are errors before the server starts.
 fn settings(args: &Args) -> Result<Vec<(String, OsString)>, String> {
     let keys = key_files(&args.keys)?;
     let client_keys = key_files(&args.client_keys)?;
@@ -154,7 +154,7 @@ fn parse_sessions_memory(text: &str) -> Result<u64, String> {
     enough.then_some(bytes).ok_or_else(|| "give at least 16MiB: sixteen tables of sessions share it".into())
 }
 
-/// Absolute names, one a line; each file is read once to see that it is a key.
+/// Absolute paths, one a line. Each file is read once, to check that it holds a key.
 fn key_files(files: &[PathBuf]) -> Result<String, String> {
     let mut lines = Vec::new();
     for file in files {
@@ -168,7 +168,7 @@ fn key_files(files: &[PathBuf]) -> Result<String, String> {
     Ok(lines.join("\n"))
 }
 
-/// The preload library: beside this command, where packages put it, or where SPILLWAY_SHIM says.
+/// The preload library: from SPILLWAY_SHIM, this command's directory, or the package's library directory.
 pub(crate) fn shim() -> Result<PathBuf, Unfit> {
     if let Some(path) = env::var_os("SPILLWAY_SHIM").map(PathBuf::from) {
         return fs::canonicalize(&path).map_err(|error| Unfit::Unreadable(path, error.to_string()));
@@ -179,7 +179,7 @@ pub(crate) fn shim() -> Result<PathBuf, Unfit> {
     candidates.into_iter().find_map(|path| fs::canonicalize(path).ok()).ok_or(Unfit::NoShim(folder))
 }
 
-/// Ours first; what was there stays.
+/// The value of LD_PRELOAD: the preload library before the previous value.
 fn preload(shim: &Path, before: Option<OsString>) -> OsString {
     let mut all = shim.as_os_str().to_owned();
     if let Some(before) = before.filter(|before| !before.is_empty()) {

@@ -1,4 +1,4 @@
-//! `spillway server`: the switch of a server that runs under `spillway run`.
+//! `spillway server`: switches help off or on in a server that runs under `spillway run`.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -10,8 +10,7 @@ use super::output::Report;
 use super::servers;
 use super::times::time_or_seconds;
 
-/// Give up waiting for an answer after this.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Switch helping off or on in a running server
 ///
@@ -30,7 +29,7 @@ enum What {
     /// a helper are reset when the time is over.
     Off {
         #[command(flatten)]
-        which: Which,
+        target: ServerArgs,
         /// Time that helpers have to move their clients away, such as 500ms or 5s
         #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time_or_seconds)]
         within: Duration,
@@ -41,12 +40,12 @@ enum What {
     /// Accept links again
     On {
         #[command(flatten)]
-        which: Which,
+        target: ServerArgs,
     },
 }
 
 #[derive(Debug, clap::Args)]
-struct Which {
+struct ServerArgs {
     /// The server: pid:812, port:11211 (its ordinary port or its link port), its program, or the number alone
     #[arg(required_unless_present = "all")]
     server: Option<String>,
@@ -59,23 +58,23 @@ struct Which {
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    let (which, request, until, what) = match args.what {
-        What::Off { which, within, wait } => {
+    let (target, request, until, what) = match args.what {
+        What::Off { target, within, wait } => {
             let within_ms = u32::try_from(within.as_millis()).unwrap_or(u32::MAX);
-            (which, Request::Off { within_ms }, wait.then_some(within + PATIENCE), "switching off")
+            (target, Request::Off { within_ms }, wait.then_some(within + ANSWER_TIMEOUT), "switching off")
         }
-        What::On { which } => (which, Request::On, None, "switching on"),
+        What::On { target } => (target, Request::On, None, "switching on"),
     };
     let command = if matches!(request, Request::On) { "server on" } else { "server off" };
-    let pages = match servers::choose(which.server.as_deref(), which.all) {
+    let pages = match servers::choose(target.server.as_deref(), target.all) {
         Ok(pages) => pages,
-        Err(error) => return Report::failed(error).print(command, which.json),
+        Err(error) => return Report::failed(error).print(command, target.json),
     };
     servers::announce(what, &pages);
-    // All are asked before one is waited for, and one that does not obey keeps none of the others.
-    let answers = ask_all(&pages, request, PATIENCE);
+    // All servers are asked first, then waited for one after the other; a failing server does not stop the others.
+    let answers = ask_all(&pages, request, ANSWER_TIMEOUT);
     let (done, report) = Report::gather(pages.iter().zip(answers).map(|(page, answer)| {
-        servers::obeyed(page, answer)?;
+        servers::check_answer(page, answer)?;
         Ok((page, outcome(page, until)?))
     }));
     let line = |(page, state): &(&ServerPage, State)| {
@@ -83,16 +82,16 @@ pub(crate) fn run(args: Args) -> ExitCode {
     };
     let object = |(page, state): &(&ServerPage, State)| json!({ "pid": page.pid, "program": page.program(), "state": state.name() });
     let result = json!({ "servers": done.iter().map(object).collect::<Vec<Value>>() });
-    Report { lines: done.iter().map(line).collect(), result, ..report }.print(command, which.json)
+    Report { lines: done.iter().map(line).collect(), result, ..report }.print(command, target.json)
 }
 
-/// How it is then, or once its links have ended.
+/// The server's state; with `until`, once its links have ended or that time has passed.
 fn outcome(page: &ServerPage, until: Option<Duration>) -> Result<State, String> {
     let began = Instant::now();
     loop {
         let state = page.status().map_err(|error| format!("{}: {error}", page.path.display()))?.state;
-        let Some(patience) = until.filter(|_| state != State::Off) else { return Ok(state) };
-        if began.elapsed() > patience {
+        let Some(timeout) = until.filter(|_| state != State::Off) else { return Ok(state) };
+        if began.elapsed() > timeout {
             return Err(format!("server {} is still {}", page.pid, state.name()));
         }
         std::thread::sleep(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! Servers on this machine that run under `spillway run`: finding them, and what they say.
+//! Finds this host's servers under `spillway run`, and formats their status.
 
 use std::fmt;
 use std::io;
@@ -10,86 +10,82 @@ use spillway_shim_core::status::{
     ConnectionStatus, Counter, Request, ServerPage, ServerStatus, Traffic, Unreadable, ask_all, find,
 };
 
-/// How long a server may take to answer. A busy one answers after the batch at hand.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a server may take to answer. A busy server answers after its current batch.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why a command does nothing.
-pub(crate) enum Unclear {
-    /// Nothing here has that name.
+/// Why no server was chosen; each variant holds the text for the operator.
+pub(crate) enum ChooseError {
     Unknown(String),
-    /// Several servers have it.
     Several(String),
 }
 
-impl fmt::Display for Unclear {
+impl fmt::Display for ChooseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Unclear::Unknown(text) | Unclear::Several(text)) = self;
+        let (ChooseError::Unknown(text) | ChooseError::Several(text)) = self;
         f.write_str(text)
     }
 }
 
-/// The servers that a command is for: without a name all of them, otherwise the one of that name. Of a name that
-/// several have they are all meant only if that is said (`all`); the error lists them.
-pub(crate) fn choose(name: Option<&str>, all: bool) -> Result<Vec<ServerPage>, Unclear> {
+/// Chooses the servers that a command acts on: all without a name, otherwise the one of that name. If several servers
+/// have the name, `all` is required; the error lists them.
+pub(crate) fn choose(name: Option<&str>, all: bool) -> Result<Vec<ServerPage>, ChooseError> {
     let (pages, unreadable) = find();
     let Some(name) = name else {
-        return if pages.is_empty() { Err(Unclear::Unknown(none_found(&unreadable))) } else { Ok(pages) };
+        return if pages.is_empty() { Err(ChooseError::Unknown(none_found(&unreadable))) } else { Ok(pages) };
     };
-    let wanted = Wanted::of(name);
+    let wanted = ServerName::parse(name);
     let list = |pages: &[ServerPage]| pages.iter().map(described).collect::<Vec<_>>().join("\n  ");
-    let there = list(&pages);
-    let found: Vec<ServerPage> = pages.into_iter().filter(|page| wanted.is(page)).collect();
+    let described_all = list(&pages);
+    let found: Vec<ServerPage> = pages.into_iter().filter(|page| wanted.matches(page)).collect();
     match found.len() {
-        0 if there.is_empty() => Err(Unclear::Unknown(none_found(&unreadable))),
-        0 => Err(Unclear::Unknown(format!("no server here is {name}; there are:\n  {there}"))),
+        0 if described_all.is_empty() => Err(ChooseError::Unknown(none_found(&unreadable))),
+        0 => Err(ChooseError::Unknown(format!("no server here is {name}; servers here:\n  {described_all}"))),
         1 => Ok(found),
         _ if all => Ok(found),
-        count => Err(Unclear::Several(format!(
+        count => Err(ChooseError::Several(format!(
             "{count} servers here are {name}; name one by pid: or port:, or give --all:\n  {}",
             list(&found)
         ))),
     }
 }
 
-/// Says which servers a command is about to change.
 pub(crate) fn announce(what: &str, pages: &[ServerPage]) {
     for page in pages {
         eprintln!("spillway: {what}: {}", described(page));
     }
 }
 
-/// What an operator may call a server.
 #[derive(Debug, PartialEq, Eq)]
-enum Wanted<'a> {
+enum ServerName<'a> {
     Pid(u32),
     Port(u16),
-    /// A program, or a number that may be either.
+    /// A program, or a number that may be a process id or a port.
     Any(&'a str),
 }
 
-impl Wanted<'_> {
-    fn of(name: &str) -> Wanted<'_> {
-        let pid = name.strip_prefix("pid:").and_then(|pid| pid.parse().ok()).map(Wanted::Pid);
+impl ServerName<'_> {
+    fn parse(name: &str) -> ServerName<'_> {
+        let pid = name.strip_prefix("pid:").and_then(|pid| pid.parse().ok()).map(ServerName::Pid);
         let port = name.strip_prefix("port:").or(name.strip_prefix(':'));
-        let port = port.and_then(|port| port.parse().ok()).map(Wanted::Port);
-        pid.or(port).unwrap_or(Wanted::Any(name))
+        let port = port.and_then(|port| port.parse().ok()).map(ServerName::Port);
+        pid.or(port).unwrap_or(ServerName::Any(name))
     }
 
-    fn is(&self, page: &ServerPage) -> bool {
+    fn matches(&self, page: &ServerPage) -> bool {
         let is_port = |port: u16| {
             page.status().is_ok_and(|status| port == status.link_port || port == status.helped_port)
         };
         match *self {
-            Wanted::Pid(pid) => page.pid == pid,
-            Wanted::Port(port) => is_port(port),
-            Wanted::Any(name) => {
+            ServerName::Pid(pid) => page.pid == pid,
+            ServerName::Port(port) => is_port(port),
+            ServerName::Any(name) => {
                 page.program() == name || page.pid.to_string() == name || name.parse().is_ok_and(is_port)
             }
         }
     }
 }
 
-/// A server in a list, as one tells it from others.
+/// A server in a list, with what distinguishes it from others of the same program.
 fn described(page: &ServerPage) -> String {
     let mut text = format!("pid {}, {}", page.pid, page.program());
     if let Ok(status) = page.status() {
@@ -105,38 +101,40 @@ fn described(page: &ServerPage) -> String {
     text
 }
 
-/// What to say where there is no server to be seen.
+/// The error if no server can be read.
 pub(crate) fn none_found(unreadable: &[Unreadable]) -> String {
     match unreadable.first() {
         None => "no server on this machine runs under `spillway run` with its link port open".into(),
         Some(one) => format!(
-            "the page {} cannot be read: {}; it is for the server's user and root",
+            "the status page {} cannot be read: {}; run this as the server's user or as root",
             one.path.display(),
             one.error
         ),
     }
 }
 
-/// Asks servers to bring their tables of connections up to date. `false`: that one did not answer.
+/// Asks servers to update their tables of connections. `false`: the server did not answer in time.
 pub(crate) fn refresh(pages: &[ServerPage]) -> Vec<io::Result<bool>> {
-    ask_all(pages, Request::Refresh, PATIENCE)
+    ask_all(pages, Request::Refresh, ANSWER_TIMEOUT)
 }
 
-/// What a server's answer to an order means.
-pub(crate) fn obeyed(page: &ServerPage, answer: io::Result<bool>) -> Result<(), String> {
+/// Turns a server's answer to a request into an error text if it failed.
+pub(crate) fn check_answer(page: &ServerPage, answer: io::Result<bool>) -> Result<(), String> {
     match answer {
         Ok(true) => Ok(()),
-        Ok(false) => Err(format!("server {} has not answered yet; it obeys when it next looks", page.pid)),
+        Ok(false) => {
+            Err(format!("server {} has not answered in time; it may still act on the request", page.pid))
+        }
         Err(error) => Err(format!("{}: {error}", page.path.display())),
     }
 }
 
-/// One number of a list.
+/// The count with this name in a list of counts; 0 if absent.
 pub(crate) fn of<T: PartialEq + Copy>(list: &[(T, u64)], what: T) -> u64 {
     list.iter().find(|(one, _)| *one == what).map_or(0, |(_, value)| *value)
 }
 
-/// A server for programs. Fields may be added.
+/// A server's status for programs. Fields may be added.
 pub(crate) fn as_json(page: &ServerPage, status: &ServerStatus) -> Value {
     let links: Vec<Value> = status
         .links
@@ -181,7 +179,7 @@ pub(crate) fn as_json(page: &ServerPage, status: &ServerStatus) -> Value {
     value
 }
 
-/// Links and virtual connections that it refused, by reason.
+/// Links, virtual connections and sessions that the server refused, by reason.
 pub(crate) fn refusals(status: &ServerStatus) -> impl Iterator<Item = (&'static str, u64)> {
     let refused = status.counters.iter().filter(|(what, _)| is_refusal(*what));
     refused.map(|(what, number)| (what.name(), *number))
@@ -203,17 +201,15 @@ fn add<'a>(value: &mut Value, numbers: impl Iterator<Item = (&'a str, u64)>) {
     }
 }
 
-/// Virtual connections of all links.
 pub(crate) fn connections(status: &ServerStatus) -> u64 {
     status.links.iter().map(|link| link.connections).sum()
 }
 
-/// Links whose other end has proved who it is.
 pub(crate) fn established(status: &ServerStatus) -> usize {
     status.links.iter().filter(|link| link.state != "authenticating").count()
 }
 
-/// A server for people: a line, and one for each link.
+/// A server's status for people: one line, and one for each link.
 pub(crate) fn as_text(page: &ServerPage, status: &ServerStatus) -> String {
     let host = status.link_address.map_or_else(
         || "*".into(),
@@ -278,7 +274,6 @@ pub(crate) fn as_text(page: &ServerPage, status: &ServerStatus) -> String {
     text
 }
 
-/// A virtual connection for programs.
 pub(crate) fn connection_json(connection: &ConnectionStatus, peer: Option<std::net::SocketAddr>) -> Value {
     json!({
         "client": connection.client,
@@ -300,11 +295,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_which_number_is_meant() {
-        assert_eq!(Wanted::of("pid:812"), Wanted::Pid(812));
-        assert_eq!(Wanted::of("port:11211"), Wanted::Port(11211));
-        assert_eq!(Wanted::of(":11211"), Wanted::Port(11211));
-        assert_eq!(Wanted::of("11211"), Wanted::Any("11211"));
-        assert_eq!(Wanted::of("port:70000"), Wanted::Any("port:70000"));
+    fn prefixes_distinguish_process_ids_and_ports() {
+        assert_eq!(ServerName::parse("pid:812"), ServerName::Pid(812));
+        assert_eq!(ServerName::parse("port:11211"), ServerName::Port(11211));
+        assert_eq!(ServerName::parse(":11211"), ServerName::Port(11211));
+        assert_eq!(ServerName::parse("11211"), ServerName::Any("11211"));
+        assert_eq!(ServerName::parse("port:70000"), ServerName::Any("port:70000"));
     }
 }

@@ -1,17 +1,17 @@
-//! Services on the command line: `--service NAME=ADDR`, each followed by its `--listen` and `--link-listen`.
+//! Options of services: `--service NAME=ADDR`, each followed by its `--listen` and `--link-listen`.
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use spillway_helper::config::Service;
 use spillway_values::{AddressError, listen_addresses, server_address};
 
-/// The services as given. Which listener belongs to which service is told by the order of the arguments, so this
-/// reads them itself.
+/// The services on the command line. The order of the options decides which listener belongs to which service; clap's
+/// derive does not keep that order, so this type reads the options itself.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Services(Vec<Given>);
+pub(crate) struct Services(Vec<ServiceArgs>);
 
 #[derive(Clone, Debug, Default)]
-struct Given {
+struct ServiceArgs {
     name: String,
     server: String,
     listen: Vec<String>,
@@ -51,14 +51,14 @@ impl clap::Args for Services {
 
 impl clap::FromArgMatches for Services {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Services, clap::Error> {
-        let mut words = Vec::new();
+        let mut options = Vec::new();
         for option in ["service", "listen", "link-listen"] {
             let values = matches.get_many::<String>(option).into_iter().flatten();
-            let places = matches.indices_of(option).into_iter().flatten();
-            words.extend(places.zip(values).map(|(place, value)| (place, option, value.as_str())));
+            let indices = matches.indices_of(option).into_iter().flatten();
+            options.extend(indices.zip(values).map(|(index, value)| (index, option, value.as_str())));
         }
-        words.sort_unstable();
-        gather(words.into_iter().map(|(_, option, value)| (option, value)))
+        options.sort_unstable();
+        group_options(options.into_iter().map(|(_, option, value)| (option, value)))
             .map_err(|text| clap::Error::raw(ErrorKind::ValueValidation, format!("{text}\n")))
     }
 
@@ -68,10 +68,10 @@ impl clap::FromArgMatches for Services {
     }
 }
 
-fn gather<'a>(words: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Services, String> {
-    let mut services: Vec<Given> = Vec::new();
+fn group_options<'a>(options: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Services, String> {
+    let mut services: Vec<ServiceArgs> = Vec::new();
     let mut named = Vec::new();
-    for (option, value) in words {
+    for (option, value) in options {
         let split = value.split_once('=');
         if option == "service" {
             let Some((name, server)) = split.filter(|(name, server)| !name.is_empty() && !server.is_empty())
@@ -80,9 +80,9 @@ fn gather<'a>(words: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Service
                     "--service {value}: give a name and the server's link port, NAME=HOST:PORT"
                 ));
             };
-            services.push(Given { name: name.into(), server: server.into(), ..Given::default() });
+            services.push(ServiceArgs { name: name.into(), server: server.into(), ..ServiceArgs::default() });
         } else if let Some((name, address)) = split {
-            // It may name a service that comes later.
+            // Resolved later: the named service may follow.
             named.push((option, name, address));
         } else {
             let before = services.last_mut();
@@ -100,7 +100,7 @@ fn gather<'a>(words: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Service
     Ok(Services(services))
 }
 
-impl Given {
+impl ServiceArgs {
     fn add(&mut self, option: &str, address: &str) {
         let list = if option == "listen" { &mut self.listen } else { &mut self.link_listen };
         list.push(address.to_owned());
@@ -108,9 +108,8 @@ impl Given {
 }
 
 impl Services {
-    /// Looks names up.
     pub(crate) fn resolve(&self) -> Result<Vec<Service>, AddressError> {
-        let service = |given: &Given| {
+        let service = |given: &ServiceArgs| {
             let mut service = Service::new(given.name.clone(), server_address(&given.server)?);
             for text in &given.listen {
                 service.listen.extend(listen_addresses(text)?);
@@ -131,8 +130,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listeners_belong_to_the_service_before_or_the_one_named() {
-        let words = [
+    fn listeners_belong_to_the_previous_or_the_named_service() {
+        let options = [
             ("listen", "b=0.0.0.0:3"),
             ("service", "a=10.0.0.1:1"),
             ("listen", "1001"),
@@ -141,7 +140,7 @@ mod tests {
             ("listen", "a=[::1]:5"),
             ("link-listen", "127.0.0.1:6"),
         ];
-        let services = gather(words.into_iter()).unwrap().resolve().unwrap();
+        let services = group_options(options.into_iter()).unwrap().resolve().unwrap();
         let text = |addresses: &[SocketAddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(text(&services[0].listen), ["127.0.0.1:1001", "[::1]:5"]);
         assert_eq!(text(&services[0].link_listen)[0], "0.0.0.0:1002");
@@ -151,8 +150,8 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_missing() {
-        let error = |words: &[(&str, &str)]| gather(words.iter().copied()).unwrap_err();
+    fn errors_name_the_missing_part() {
+        let error = |options: &[(&str, &str)]| group_options(options.iter().copied()).unwrap_err();
         assert!(error(&[("listen", "1001")]).contains("--service before it"));
         assert!(error(&[("service", "10.0.0.1:1")]).contains("NAME=HOST:PORT"));
         assert!(error(&[("service", "=10.0.0.1:1")]).contains("NAME=HOST:PORT"));

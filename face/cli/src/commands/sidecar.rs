@@ -1,4 +1,4 @@
-//! `spillway sidecar`: a local proxy that gives an unmodified client relief and failover.
+//! `spillway sidecar`: runs a local proxy that gives an unmodified client relief and failover.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -104,7 +104,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = Protocol::Tcp, env = "SPILLWAY_SIDECAR_PROTOCOL")]
     protocol: Protocol,
 
-    /// The p99 of replies that is wanted, such as 1ms
+    /// Wanted p99 latency of replies, such as 1ms
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = parse_duration, env = "SPILLWAY_SIDECAR_SLA")]
     sla: Duration,
 
@@ -258,7 +258,7 @@ fn listen_on(text: &str, mode: u32) -> Result<Vec<Listen>, AddressError> {
     }
 }
 
-/// Warns about addresses that are no link ports, on a thread of its own: sessions would only find them silent.
+/// Warns on a separate thread about configured addresses that are not link ports; sessions would only report a timeout.
 fn probe_link_ports(settings: &Settings, client_key: Option<PathBuf>) {
     let mut ports = vec![("--link", settings.server)];
     if let Some(Source::Static(helpers)) = &settings.helpers {
@@ -271,7 +271,7 @@ fn probe_link_ports(settings: &Settings, client_key: Option<PathBuf>) {
             }
         }
     };
-    // Without it everything works as well.
+    // Ignored: the sidecar works without these warnings.
     let _ = std::thread::Builder::new().name("probe".into()).spawn(probe);
 }
 
@@ -295,7 +295,7 @@ fn failed(error: &dyn std::error::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What a sidecar with these settings would do, in a line.
+/// One line about a sidecar's settings, for `--check`.
 fn summary(settings: &Settings) -> String {
     let listeners: Vec<String> = settings.listen.iter().map(ToString::to_string).collect();
     let helpers = match &settings.helpers {

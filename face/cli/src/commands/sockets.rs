@@ -3,16 +3,16 @@
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// What the unit template of sidecars calls a sidecar's directory, and the socket in it.
+/// Prefix of the runtime directory in the unit template of sidecars, and its admin socket.
 const UNIT_PREFIX: &str = "spillway-sidecar-";
 const UNIT_SOCKET: &str = "status.sock";
 
-/// Those in the directories of services and of this user, in the order of their names. A killed daemon leaves its socket.
+/// Admin sockets in the runtime directories of services and of this user, sorted. May include sockets of killed
+/// daemons.
 pub(crate) fn all() -> Vec<PathBuf> {
     spillway_daemon::usual_directories().iter().filter_map(|own| own.parent()).flat_map(below).collect()
 }
 
-/// That of the helper which is meant where none is named.
 pub(crate) fn helper() -> PathBuf {
     spillway_daemon::find_usual_socket("helper")
 }
@@ -20,7 +20,7 @@ pub(crate) fn helper() -> PathBuf {
 fn below(run: &Path) -> Vec<PathBuf> {
     let is_unit =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(UNIT_PREFIX));
-    // Another socket in a unit's directory is where its clients come in: whoever is asked there is their server.
+    // Only UNIT_SOCKET: other sockets in a unit's directory accept clients, and a request there would reach the server.
     let units = entries(run).into_iter().filter(is_unit).map(|directory| directory.join(UNIT_SOCKET));
     let is_socket = |path: &PathBuf| path.metadata().is_ok_and(|file| file.file_type().is_socket());
     let mut sockets: Vec<PathBuf> =
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_of_helpers_and_sidecars_are_found_and_none_of_clients() {
+    fn admin_sockets_are_found_and_sockets_for_clients_are_not() {
         let run = std::env::temp_dir().join(format!("spillway-sockets-{}", std::process::id()));
         let admin = ["spillway/helper.sock", "spillway/sidecar.sock", "spillway-sidecar-a/status.sock"];
         let others = ["spillway-sidecar-a/redis.sock", "other/x.sock"];

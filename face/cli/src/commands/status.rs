@@ -1,4 +1,4 @@
-//! `spillway status`: what helpers, sidecars and servers on this machine are doing.
+//! `spillway status`: shows helpers, sidecars and servers of this host.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -33,13 +33,13 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> ExitCode {
     let report = match &args.socket {
-        Some(socket) => one(socket),
-        None => everything(),
+        Some(socket) => show_one(socket),
+        None => show_all(),
     };
     report.print("status", args.json)
 }
 
-/// Whoever answers at an admin socket.
+/// The answer at an admin socket.
 enum Answer {
     Helper(HelperStatus),
     Sidecar(Box<SidecarStatus>),
@@ -73,7 +73,7 @@ impl fmt::Display for Answer {
     }
 }
 
-fn one(socket: &Path) -> Report {
+fn show_one(socket: &Path) -> Report {
     match Answer::of(socket) {
         Ok(answer) => {
             Report { lines: vec![answer.to_string()], result: answer.as_json(), ..Report::default() }
@@ -82,13 +82,13 @@ fn one(socket: &Path) -> Report {
     }
 }
 
-fn everything() -> Report {
+fn show_all() -> Report {
     let (mut helpers, mut sidecars, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for socket in sockets::all() {
         match Answer::of(&socket) {
             Ok(Answer::Helper(status)) => helpers.push(status),
             Ok(Answer::Sidecar(status)) => sidecars.push(status),
-            // What a killed program has left is no failure.
+            // The socket of a killed program.
             Err(error) if error.is_absent() => {}
             Err(error) => failures.push(cannot_ask(&socket, &error)),
         }
@@ -96,8 +96,8 @@ fn everything() -> Report {
     let (pages, unreadable) = find();
     let servers: Vec<_> = pages.iter().filter_map(|page| Some((page, page.status().ok()?))).collect();
     if helpers.is_empty() && sidecars.is_empty() && servers.is_empty() {
-        let nobody = failures.into_iter().next().unwrap_or_else(nobody_there);
-        return Report::failed(format!("{nobody}; and {}", servers::none_found(&unreadable)));
+        let why = failures.into_iter().next().unwrap_or_else(why_no_helper);
+        return Report::failed(format!("{why}; and {}", servers::none_found(&unreadable)));
     }
     let here = helpers.iter().map(ToString::to_string).chain(sidecars.iter().map(ToString::to_string));
     let lines = here.chain(servers.iter().map(|(page, status)| servers::as_text(page, status))).collect();
@@ -107,12 +107,12 @@ fn everything() -> Report {
         "helper": helper, "helpers": helpers, "sidecar": sidecar, "sidecars": sidecars, "servers": servers
     });
     // Daemons that do not answer are warnings: the others are shown.
-    let warnings = failures.into_iter().chain(unread(&unreadable)).collect();
+    let warnings = failures.into_iter().chain(describe_unreadable(&unreadable)).collect();
     Report { lines, result, warnings, ..Report::default() }
 }
 
-/// Pages that cannot be read: those of other users in one line, since they are no fault.
-fn unread(pages: &[Unreadable]) -> Vec<String> {
+/// Lines about status pages that cannot be read; those of other users share one line, since that is normal.
+fn describe_unreadable(pages: &[Unreadable]) -> Vec<String> {
     let is_others = |page: &&Unreadable| page.error.kind() == ErrorKind::PermissionDenied;
     let broken = pages.iter().filter(|page| !is_others(page));
     let mut lines: Vec<String> =
@@ -125,8 +125,8 @@ fn unread(pages: &[Unreadable]) -> Vec<String> {
     lines
 }
 
-/// Why the usual helper does not answer, where no admin socket is found.
-fn nobody_there() -> String {
+/// Why the default helper does not answer, for the case that no admin socket was found.
+fn why_no_helper() -> String {
     let usual = sockets::helper();
     match Answer::of(&usual) {
         Err(error) => cannot_ask(&usual, &error),
@@ -146,9 +146,9 @@ mod tests {
     fn servers_of_other_users_are_one_line() {
         let page = |kind: ErrorKind| Unreadable { path: "/dev/shm/a".into(), error: kind.into() };
         let others = || page(ErrorKind::PermissionDenied);
-        assert_eq!(unread(&[others()]), ["1 server of another user"]);
-        let told = unread(&[others(), page(ErrorKind::InvalidData), others()]);
-        assert_eq!((told.len(), &*told[1]), (2, "2 servers of other users"));
-        assert!(told[0].starts_with("/dev/shm/a: "), "{told:?}");
+        assert_eq!(describe_unreadable(&[others()]), ["1 server of another user"]);
+        let lines = describe_unreadable(&[others(), page(ErrorKind::InvalidData), others()]);
+        assert_eq!((lines.len(), &*lines[1]), (2, "2 servers of other users"));
+        assert!(lines[0].starts_with("/dev/shm/a: "), "{lines:?}");
     }
 }

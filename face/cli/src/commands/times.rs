@@ -1,4 +1,4 @@
-//! Times on the command line that are numbers of seconds in older versions.
+//! Times on the command line; a number without a unit is seconds, as in older versions.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(crate) fn time_or_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// As [`time_or_seconds`], from 100 ms to an hour: how long or how often something is measured.
+/// Like [`time_or_seconds`], limited to 100 ms to 1 h: the duration or interval of measurements.
 pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let interval = time_or_seconds(text)?;
     let allowed = Duration::from_millis(100)..=Duration::from_secs(3600);

@@ -1,4 +1,4 @@
-//! `spillway top`: what helpers and servers on this machine are doing, as it changes.
+//! `spillway top`: shows rates of helpers, sidecars and servers of this host, refreshed at an interval.
 
 mod screen;
 mod servers;
@@ -16,8 +16,8 @@ use spillway_daemon::Signals;
 use spillway_helper::{HelperStatus, Rates};
 
 use screen::Screen;
-use servers::SeenServer;
-use sidecars::SeenSidecar;
+use servers::ServerSample;
+use sidecars::SidecarSample;
 
 use super::output::Report;
 use super::sockets;
@@ -47,25 +47,23 @@ pub(crate) struct Args {
     interval: Duration,
 }
 
-/// Everything at one look.
 #[derive(Default)]
-pub(crate) struct Look {
-    pub(crate) helpers: Vec<Seen>,
-    pub(crate) sidecars: Vec<SeenSidecar>,
-    pub(crate) servers: Vec<SeenServer>,
+pub(crate) struct Snapshot {
+    pub(crate) helpers: Vec<HelperSample>,
+    pub(crate) sidecars: Vec<SidecarSample>,
+    pub(crate) servers: Vec<ServerSample>,
 }
 
-/// One helper at one look.
-pub(crate) struct Seen {
+pub(crate) struct HelperSample {
     pub(crate) socket: PathBuf,
     pub(crate) status: Result<HelperStatus, String>,
-    /// Since the look before.
+    /// Rates since the previous snapshot.
     pub(crate) rates: Option<Rates>,
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
     let sockets = if args.socket.is_empty() { sockets::all() } else { args.socket.clone() };
-    if sockets.is_empty() && servers::look(&[]).is_empty() {
+    if sockets.is_empty() && servers::sample(&[]).is_empty() {
         eprintln!(
             "spillway: no helper has an admin socket in /run/spillway (--socket PATH names one: helper.socket, \
              --status-socket), and no server here under `spillway run` can be read"
@@ -74,7 +72,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
     match watch(&args, &sockets, args.interval) {
         Ok(code) => code,
-        // Whoever read this has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("spillway: {error}");
@@ -85,20 +83,20 @@ pub(crate) fn run(args: Args) -> ExitCode {
 
 fn watch(args: &Args, sockets: &[PathBuf], interval: Duration) -> io::Result<ExitCode> {
     let live = !args.once && !args.json && io::stdout().is_terminal();
-    let (tell, told) = channel();
-    // Only a screen has to be put in order; elsewhere a signal ends us as it ends any program.
-    let _signals = if live { Some(Signals::watch(move |_| tell.send(()).is_ok())?) } else { None };
+    let (sender, receiver) = channel();
+    // Only a screen needs signals, to restore the terminal.
+    let _signals = if live { Some(Signals::watch(move |_| sender.send(()).is_ok())?) } else { None };
     let mut screen = live.then(Screen::open).transpose()?;
     let with_servers = args.socket.is_empty();
-    let mut seen = look(sockets, with_servers, &Look::default());
+    let mut seen = sample(sockets, with_servers, &Snapshot::default());
     loop {
         if let Some(screen) = &mut screen {
             screen.draw(&view::text(&seen))?;
         }
-        if is_over(&told, interval) {
+        if is_over(&receiver, interval) {
             return Ok(ExitCode::SUCCESS);
         }
-        seen = look(sockets, with_servers, &seen);
+        seen = sample(sockets, with_servers, &seen);
         if screen.is_none() {
             print(args, &seen)?;
         }
@@ -110,12 +108,12 @@ fn watch(args: &Args, sockets: &[PathBuf], interval: Duration) -> io::Result<Exi
     }
 }
 
-/// Waits for the next look. True when a signal came first.
-fn is_over(told: &Receiver<()>, interval: Duration) -> bool {
-    match told.recv_timeout(interval) {
+/// Waits for one interval. True: a signal came first.
+fn is_over(receiver: &Receiver<()>, interval: Duration) -> bool {
+    match receiver.recv_timeout(interval) {
         Ok(()) => true,
         Err(RecvTimeoutError::Timeout) => false,
-        // Nobody watches signals.
+        // Signals are not watched.
         Err(RecvTimeoutError::Disconnected) => {
             std::thread::sleep(interval);
             false
@@ -123,40 +121,40 @@ fn is_over(told: &Receiver<()>, interval: Duration) -> bool {
     }
 }
 
-fn look(sockets: &[PathBuf], with_servers: bool, before: &Look) -> Look {
-    // Both have their sockets in the same directory; a sidecar says that it is one.
+fn sample(sockets: &[PathBuf], with_servers: bool, before: &Snapshot) -> Snapshot {
+    // Helpers and sidecars have their sockets in the same directory; only a sidecar answers a sidecar's query.
     let (mut helpers, mut sidecars) = (Vec::new(), Vec::new());
-    let look_at = |socket: &PathBuf| {
+    let sample_helper = |socket: &PathBuf| {
         let status = spillway_helper::query(socket).map_err(|error| error.to_string());
         let earlier = before.helpers.iter().find(|seen| seen.socket == *socket);
         let earlier = earlier.and_then(|seen| seen.status.as_ref().ok());
         let rates = earlier.zip(status.as_ref().ok()).and_then(|(then, now)| Rates::between(then, now));
-        Seen { socket: socket.clone(), status, rates }
+        HelperSample { socket: socket.clone(), status, rates }
     };
-    let servers = if with_servers { servers::look(&before.servers) } else { Vec::new() };
+    let servers = if with_servers { servers::sample(&before.servers) } else { Vec::new() };
     for socket in sockets {
-        match sidecars::look(socket, &before.sidecars) {
+        match sidecars::sample(socket, &before.sidecars) {
             Some(seen) => sidecars.push(seen),
-            None => helpers.push(look_at(socket)),
+            None => helpers.push(sample_helper(socket)),
         }
     }
-    Look { helpers, sidecars, servers }
+    Snapshot { helpers, sidecars, servers }
 }
 
-fn print(args: &Args, seen: &Look) -> io::Result<()> {
+fn print(args: &Args, seen: &Snapshot) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if !args.json {
         return writeln!(out, "{}\n", view::text(seen).join("\n"));
     }
     let helpers: Vec<Value> = seen.helpers.iter().map(as_json).collect();
-    let sidecars: Vec<Value> = seen.sidecars.iter().map(SeenSidecar::as_json).collect();
-    let servers: Vec<Value> = seen.servers.iter().map(SeenServer::as_json).collect();
+    let sidecars: Vec<Value> = seen.sidecars.iter().map(SidecarSample::as_json).collect();
+    let servers: Vec<Value> = seen.servers.iter().map(ServerSample::as_json).collect();
     let result = json!({ "helpers": helpers, "sidecars": sidecars, "servers": servers });
     let document = Report { result, ..Report::default() }.envelope("top");
     if args.once { writeln!(out, "{document:#}") } else { writeln!(out, "{document}") }
 }
 
-fn as_json(seen: &Seen) -> Value {
+fn as_json(seen: &HelperSample) -> Value {
     match &seen.status {
         Ok(status) => json!({ "socket": seen.socket, "status": status, "rates": seen.rates }),
         Err(error) => json!({ "socket": seen.socket, "error": error }),

@@ -1,4 +1,4 @@
-//! A peer that speaks links, honestly or not: the shipped opener over a blocking socket.
+//! A peer on a link, for valid and invalid frames: the shipped link opener over a blocking socket.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,12 +12,10 @@ use spillway_transport::Time;
 
 use super::PATIENCE;
 
-/// What became of a link.
 #[derive(Debug, PartialEq)]
 pub enum End {
-    /// The server's words, from our end's error.
+    /// The server refused the link; the opener's error text.
     Refused(String),
-    /// It was closed or reset without a word.
     Closed,
 }
 
@@ -25,7 +23,7 @@ pub struct LinkPeer {
     socket: TcpStream,
     link: OpenerLink,
     started: Instant,
-    /// What [`send_only`](Self::send_only) could not send yet.
+    /// Bytes that [`send_only`](Self::send_only) could not send yet.
     unsent: Vec<u8>,
 }
 
@@ -35,7 +33,8 @@ impl LinkPeer {
         LinkPeer::open_as(port, role, key, Encryption::Preferred)
     }
 
-    /// As a peer that does this about encryption; with [`Encryption::Off`] it is one of before there was any.
+    /// Like [`open`](Self::open), with this encryption setting; [`Encryption::Off`] acts as an older peer without
+    /// encryption.
     pub fn open_as(port: SocketAddr, role: Role, key: &Key, encryption: Encryption) -> Result<LinkPeer, End> {
         let socket = TcpStream::connect(port).expect("the link port accepts");
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -54,8 +53,8 @@ impl LinkPeer {
         Ok(peer)
     }
 
-    /// Sends what waits, receives once, hands events over.
-    pub fn turn(&mut self, mut hear: impl FnMut(OpenerEvent<'_>)) -> Result<(), End> {
+    /// Sends waiting bytes, receives once, and passes the events on.
+    pub fn turn(&mut self, mut on_event: impl FnMut(OpenerEvent<'_>)) -> Result<(), End> {
         assert!(self.started.elapsed() < PATIENCE * 2, "the other end does nothing");
         let now = Time(self.started.elapsed().as_nanos() as u64);
         while let Some(batch) = self.link.flush(now) {
@@ -76,7 +75,7 @@ impl LinkPeer {
         let mut input = self.link.unseal(now, &buffer[..count], &mut scratch);
         loop {
             match self.link.decompose(now, &mut input) {
-                Ok(Some(event)) => hear(event),
+                Ok(Some(event)) => on_event(event),
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(End::Refused(error.to_string())),
             }
@@ -87,7 +86,7 @@ impl LinkPeer {
         &mut self.link
     }
 
-    /// Sends what was said, as far as the other end takes it, and reads nothing. Returns how many bytes went.
+    /// Sends waiting bytes as far as the other end accepts them, and reads nothing. Returns the number of bytes sent.
     pub fn send_only(&mut self) -> Result<usize, End> {
         self.socket.set_nonblocking(true).unwrap();
         let now = Time(self.started.elapsed().as_nanos() as u64);
@@ -118,7 +117,7 @@ impl LinkPeer {
                 OpenerEvent::Refused { id: other, reason } if other == id => answer = Some(Err(reason)),
                 _ => {}
             })
-            .expect("the link goes on");
+            .expect("the link stays open");
         }
         answer.unwrap()
     }
@@ -133,7 +132,7 @@ impl LinkPeer {
                 OpenerEvent::Closed { id: other, reason } if other == id => panic!("closed: {reason:?}"),
                 _ => {}
             })
-            .expect("the link goes on");
+            .expect("the link stays open");
         }
         self.link.consumed(id, reply.len()).unwrap();
         reply

@@ -1,4 +1,4 @@
-//! Standard errors that fail: for tests of what becomes of whoever logs.
+//! Standard errors that cannot be written: full and closed pipes, terminals.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write};
@@ -11,7 +11,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::Scratch;
 
-/// Words before a command that have its standard error go to this file.
+/// Arguments before a command that redirect its standard error to this file.
 pub fn to(log: Option<&str>) -> Vec<String> {
     let redirect = |path: &str| {
         let script = r#"log=$1; shift; exec "$@" 2>"$log""#;
@@ -20,7 +20,7 @@ pub fn to(log: Option<&str>) -> Vec<String> {
     log.map(redirect).unwrap_or_default()
 }
 
-/// A pipe that nobody reads, and that is full. It stays so while the file is kept.
+/// A full pipe without a reader.
 pub struct FullPipe {
     pub path: String,
     _ends: File,
@@ -30,7 +30,7 @@ impl FullPipe {
     pub fn new(scratch: &Scratch, name: &str) -> FullPipe {
         let (path, mut ends) = pipe(scratch, name, true);
         loop {
-            match ends.write(b"nobody reads this\n") {
+            match ends.write(b"this is never read\n") {
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return FullPipe { path, _ends: ends },
                 Err(error) => panic!("{error}"),
@@ -39,7 +39,7 @@ impl FullPipe {
     }
 }
 
-/// A pipe whose reader goes when this is dropped.
+/// A pipe whose reading end is closed when this is dropped.
 pub struct Reader {
     pub path: String,
     _end: File,
@@ -60,11 +60,10 @@ fn pipe(scratch: &Scratch, name: &str, also_writes: bool) -> (String, File) {
     (path, end.unwrap())
 }
 
-/// A terminal that is read when the test says so.
+/// A pseudo-terminal from which only the test reads.
 pub struct Terminal {
     pub path: String,
     master: OwnedFd,
-    /// Non-blocking.
     slave: File,
 }
 
@@ -74,21 +73,20 @@ impl Terminal {
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
-        // For servers that change their user, too.
+        // Servers that change their user must be able to open it.
         fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
         let slave = OpenOptions::new().write(true).custom_flags(flags).open(&path).unwrap();
         Terminal { path, master, slave }
     }
 
-    /// What has been written, at most so many bytes of it. Waits for the first.
+    /// Reads at most this number of bytes; blocks until there is one.
     pub fn read(&self, bytes_max: usize) -> String {
         let mut bytes = vec![0; bytes_max];
         let length = rustix::io::read(&self.master, &mut bytes).unwrap();
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
-    /// Writes to it until there is no room.
     pub fn fill(&mut self) {
         while self.has_room() {
             match self.slave.write(&[b'x'; 100]) {

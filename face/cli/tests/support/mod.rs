@@ -1,12 +1,12 @@
-//! One memcached under `spillway run` and one helper, on loopback, and what tests do with them.
+//! One memcached under `spillway run` and one helper, on loopback, with a client and tools for tests.
 
-// Each test file uses a part of this.
+// Each test file uses a part of this module.
 #![allow(dead_code)]
 
-pub mod beside;
 pub mod link;
 pub mod logs;
-pub mod meddler;
+pub mod sidecar;
+pub mod tampering;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,12 +21,12 @@ use spillway_lab::peers::{Memcached, Peer};
 use spillway_lab::{Launch, Place, Process};
 use spillway_ports::free_port;
 
-/// Generous: machines that run tests are slow and shared.
+/// Timeout of waits; long, because hosts that run tests are slow and shared.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub const SPILLWAY: &str = env!("CARGO_BIN_EXE_spillway");
 
-/// A directory of one test, removed with it.
+/// A directory of one test, removed when dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -42,7 +42,7 @@ impl Scratch {
         self.0.join(name).to_str().unwrap().to_owned()
     }
 
-    /// A new key file, made by the command that users have.
+    /// Creates a key file with `spillway key new`.
     pub fn key(&self, name: &str) -> (String, Key) {
         let path = self.path(name);
         let status = std::process::Command::new(SPILLWAY)
@@ -62,16 +62,15 @@ impl Drop for Scratch {
     }
 }
 
-/// A helped memcached.
 pub struct Scene {
-    // Ended in this order: helper first.
+    // Fields are dropped in this order: the helper ends first.
     pub helper: Process,
     pub server: Peer,
     pub place: Place,
     /// The server's link port.
     pub link: SocketAddr,
     /// The helper's port for plain clients.
-    pub raw: SocketAddr,
+    pub plain_port: SocketAddr,
     /// The helper's port for library clients.
     pub client_link: SocketAddr,
     pub helper_key: Key,
@@ -84,10 +83,10 @@ pub struct Options {
     pub memcached: Memcached,
     pub helper_files: u64,
     pub helper_arguments: Vec<&'static str>,
-    /// Of `spillway run`.
     pub run_arguments: Vec<&'static str>,
-    /// Where standard error of the server and of the helper goes, instead of to a file of the lab.
+    /// File for the server's standard error, instead of the laboratory's file.
     pub server_log: Option<String>,
+    /// File for the helper's standard error, instead of the laboratory's file.
     pub helper_log: Option<String>,
 }
 
@@ -114,7 +113,7 @@ impl Scene {
         let scratch = Scratch::new();
         let (helper_file, helper_key) = scratch.key("helper.key");
         let (client_file, client_key) = scratch.key("client.key");
-        let [link, raw, client_link] = [(); 3].map(|()| loopback(free_port()));
+        let [link, plain_port, client_link] = [(); 3].map(|()| loopback(free_port()));
         let at = link.to_string();
         let run = [
             SPILLWAY,
@@ -133,7 +132,7 @@ impl Scene {
         let status_socket = scratch.path("helper.sock");
         let launch = Launch::new(SPILLWAY)
             .name("helper")
-            .args(["helper", "--service", &format!("cache={link}"), "--listen", &raw.to_string()])
+            .args(["helper", "--service", &format!("cache={link}"), "--listen", &plain_port.to_string()])
             .args(["--link-listen", &client_link.to_string(), "--key", &helper_file])
             .args(["--client-key", &client_file, "--threads", "1", "--status-socket", &status_socket])
             .args(&options.helper_arguments)
@@ -145,7 +144,7 @@ impl Scene {
             server,
             place,
             link,
-            raw,
+            plain_port,
             client_link,
             helper_key,
             client_key,
@@ -160,14 +159,13 @@ impl Scene {
         self.server.address()
     }
 
-    /// Waits until a plain client of the helper is served.
+    /// Waits until the helper serves a plain client.
     pub fn await_helped(&self) {
         eventually("the helper serves", || {
-            Client::try_new(self.raw).is_some_and(|mut c| c.version().is_some())
+            Client::try_new(self.plain_port).is_some_and(|mut c| c.version().is_some())
         });
     }
 
-    /// One number of `stats`, asked on the server's own port.
     pub fn stat(&self, name: &str) -> u64 {
         let mut client = Client::new(self.direct());
         client.send(b"stats\r\n");
@@ -175,7 +173,7 @@ impl Scene {
         loop {
             let line = client.line();
             if line == "END" {
-                return found.unwrap_or_else(|| panic!("memcached tells {name}"));
+                return found.unwrap_or_else(|| panic!("memcached reports {name}"));
             }
             if let Some(value) = line.strip_prefix(&format!("STAT {name} ")) {
                 found = value.parse().ok();
@@ -197,7 +195,7 @@ pub fn loopback(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 
-/// Waits until something becomes true.
+/// Waits until a condition is true; panics after [`PATIENCE`].
 #[track_caller]
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -207,7 +205,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Has clients on other threads end, whatever becomes of the test.
+/// Sets the flag when dropped, so that clients on other threads end also when the test panics.
 pub struct Ending<'a>(pub &'a AtomicBool);
 
 impl Drop for Ending<'_> {
@@ -222,7 +220,7 @@ pub fn resident(pid: u32) -> u64 {
     text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Stops a process, and waits until each of its threads has stopped: others may run for a while after the signal.
+/// Stops a process, and waits until all its threads have stopped, which takes a moment after the signal.
 pub fn pause(process: &mut Process) {
     process.signal(Signal::STOP.as_raw()).unwrap();
     let tasks = format!("/proc/{}/task", process.pid());
@@ -233,7 +231,7 @@ pub fn pause(process: &mut Process) {
     eventually("all threads have stopped", || fs::read_dir(&tasks).unwrap().flatten().all(has_stopped));
 }
 
-/// A memcached client of the ascii protocol that trusts nothing.
+/// A client of memcached's ASCII protocol that checks every byte.
 pub struct Client {
     reader: BufReader<TcpStream>,
 }
@@ -261,7 +259,7 @@ impl Client {
         self.reader.get_mut().write_all(bytes).expect("sends");
     }
 
-    /// A line of the answer, without its end.
+    /// Reads a line of the answer, without CRLF.
     #[track_caller]
     pub fn line(&mut self) -> String {
         let mut line = String::new();
@@ -313,7 +311,7 @@ impl Client {
     }
 }
 
-/// A value that belongs to a key and a version.
+/// A value of this length that depends on the key.
 pub fn value_of(key: &str, bytes: usize) -> Vec<u8> {
     let seed = key.bytes().fold(17u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
     (0..bytes as u32).map(|i| b'a' + (seed.wrapping_add(i.wrapping_mul(i)) % 26) as u8).collect()

@@ -1,4 +1,4 @@
-//! The Debian packages in a fresh Debian: they come, do nothing before they are told, and go without a trace.
+//! The Debian packages in a fresh Debian: installing starts no service, and purging leaves no file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,13 +7,12 @@ use std::path::{Path, PathBuf};
 
 use super::{chroot, text, tool};
 
-/// In the order in which they may be taken away.
+/// In an order in which dpkg can remove them.
 pub const PACKAGES: [&str; 4] = ["spillway-sidecar", "spillway-helper", "spillway-server", "spillway"];
 
-/// What dpkg and the system change by themselves.
+/// Paths that dpkg and the system change by themselves.
 const THEIRS: [&str; 7] = ["var/lib/dpkg", "var/log", "var/cache", "tmp", "run", "proc", "dev"];
 
-/// Built from the programs under test.
 fn build() -> PathBuf {
     let debs = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("packages");
     let binaries = Path::new(env!("CARGO_BIN_EXE_spillway")).parent().unwrap();
@@ -23,7 +22,7 @@ fn build() -> PathBuf {
     debs
 }
 
-/// Installs the packages, takes them away again, and installs them for what follows. Or why not.
+/// Installs the packages, purges them, and installs them again. The error says why this host cannot test them.
 pub fn install(root: &Path) -> Result<(), String> {
     let debs = build();
     forget_earlier_runs(root);
@@ -38,13 +37,13 @@ pub fn install(root: &Path) -> Result<(), String> {
     }
     assert!(added.status.success(), "{}", text(&added));
     there(root);
-    // Scripts may run again, and an operator's configuration is kept.
+    // Installing twice works, and keeps an operator's configuration.
     fs::write(root.join("etc/spillway/helper.toml"), "# an operator's\n").unwrap();
     let again = add();
     assert!(again.status.success(), "{}", text(&again));
     assert_eq!(fs::read_to_string(root.join("etc/spillway/helper.toml")).unwrap(), "# an operator's\n");
 
-    // Without a running system, services are enabled all the same; they go with their packages.
+    // Enabling services works without a running system; removing the packages disables the services.
     must(root, &["systemctl", "-q", "enable", "spillway-helper", "spillway-sidecar@a"]);
     must(root, &[&["dpkg", "--remove"][..], &PACKAGES].concat());
     assert!(!root.join("usr/bin/spillway").exists() && root.join("etc/spillway/helper.toml").exists());
@@ -52,7 +51,7 @@ pub fn install(root: &Path) -> Result<(), String> {
     let left: Vec<_> = listing(root).symmetric_difference(&before).cloned().collect();
     assert!(left.is_empty(), "{left:?}");
 
-    // As long as there are keys that it may read, its number must not become another's.
+    // Purging keeps the user while it may read keys: another user must not get its number.
     must(root, &["sh", "-c", "dpkg -i /tmp/spillway*.deb"]);
     must(root, &["install", "-m", "0640", "-g", "spillway", "/dev/null", "/etc/spillway/own.key"]);
     purge(root);
@@ -67,7 +66,7 @@ pub fn purge(root: &Path) {
     must(root, &[&["dpkg", "--purge"][..], &PACKAGES].concat());
 }
 
-/// Everything is in its place, and nothing runs or will run by itself.
+/// Checks the installed files, and that no service runs or is enabled.
 fn there(root: &Path) {
     for (path, mode) in [
         ("usr/bin/spillway", 0o755),
@@ -83,7 +82,7 @@ fn there(root: &Path) {
     }
     assert!(must(root, &["spillway", "--version"]).contains(env!("CARGO_PKG_VERSION")));
     must(root, &["getent", "passwd", "spillway"]);
-    // The example is right; that its server and key are an operator's to fill in is not its fault.
+    // The example configuration is valid except for the key files, which the operator creates.
     must(root, &["spillway", "check", "--without-keys", "/etc/spillway/helper.toml"]);
     let enabled = chroot(root, &["systemctl", "is-enabled", "spillway-helper"]);
     assert_eq!(text(&enabled).trim(), "disabled");
@@ -103,7 +102,7 @@ fn must(root: &Path, command: &[&str]) -> String {
     text(&output)
 }
 
-/// The root may be one of an earlier run, that ended in the midst.
+/// The root may be left over from an earlier run that was interrupted.
 fn forget_earlier_runs(root: &Path) {
     let _ = chroot(root, &[&["dpkg", "--force-all", "--purge"][..], &PACKAGES].concat());
     let _ = chroot(root, &["userdel", "spillway"]);
@@ -122,7 +121,7 @@ fn forget_earlier_runs(root: &Path) {
     }
 }
 
-/// Every path below, but for what is not ours.
+/// All paths below the root, without [`THEIRS`].
 fn listing(root: &Path) -> BTreeSet<PathBuf> {
     let mut all = BTreeSet::new();
     let mut folders = vec![root.to_owned()];
@@ -136,7 +135,7 @@ fn listing(root: &Path) -> BTreeSet<PathBuf> {
             if entry.file_type().unwrap().is_dir() {
                 folders.push(path);
             }
-            // Copies that tools for users keep of the files before.
+            // Names that end in a hyphen are backup copies by the tools for users.
             if !inside.to_string_lossy().ends_with('-') {
                 all.insert(inside);
             }

@@ -1,4 +1,4 @@
-//! Local clients come in: who may, and what a load balancer says of them.
+//! Accepts local clients: admission, PROXY headers of load balancers, and opening of sessions.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,22 +19,22 @@ use crate::memory::Supply;
 use crate::pair::Pair;
 use crate::settings::is_in;
 use crate::socket;
-use crate::table::{Arriving, Opening, Place, Which};
+use crate::table::{AwaitingHeader, Entry, Opening, Side};
 
-/// Refused load balancers in the log: at most one in this time.
+/// At most one rejected load balancer is logged in this time.
 const WARN_INTERVAL: Duration = Duration::from_secs(1);
-/// Connections accepted before others have their turn.
+/// Connections accepted from a listener before other events are handled.
 const ACCEPTED_PER_TURN: usize = 64;
-/// Without descriptors nobody is accepted for so long.
+/// Pause of accepting after the host ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl Worker {
-    /// Has the epoll set tell of new connections: one thread of each.
+    /// Registers the listeners with the epoll set; `EXCLUSIVE` wakes one thread for a connection, not all.
     pub(super) fn watch_listeners(&mut self) -> io::Result<()> {
         for (token, listener) in (LISTENERS..).zip(&self.listeners) {
             let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
             match epoll::add(&self.epoll, &**listener, EventData::new_u64(token), flags) {
-                // An attempt before got no further than to this one.
+                // `EXIST`: an earlier attempt registered this listener and failed at a later one.
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -44,12 +44,11 @@ impl Worker {
 
     pub(super) fn stop_watching_listeners(&mut self) {
         for listener in &self.listeners {
-            // It was there, or it was not: the same.
+            // Fails only for a listener that is not registered.
             let _ = epoll::delete(&self.epoll, &**listener);
         }
     }
 
-    /// Takes connections of a listener.
     pub(super) fn accept(&mut self, now: Instant, listener: u64) {
         let Some(listener) = usize::try_from(listener).ok().and_then(|at| self.listeners.get(at)) else {
             return;
@@ -57,13 +56,13 @@ impl Worker {
         let listener = Arc::clone(listener);
         for _ in 0..ACCEPTED_PER_TURN {
             match socket::accept(&listener) {
-                Ok((socket, peer)) => self.take(now, socket, peer),
+                Ok((socket, peer)) => self.admit_client(now, socket, peer),
                 Err(error) if socket::is_later(&error) => return,
-                // The client was faster than we.
+                // The client closed its connection before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    self.resources.part.counters.refused.add(Refusal::Descriptors);
-                    warn!(%error, "cannot accept; trying again soon");
+                    self.resources.thread.counters.refused.add(Refusal::Descriptors);
+                    warn!(%error, "cannot accept connections; trying again in 100 ms");
                     self.stop_watching_listeners();
                     self.accept_at = Some(now + ACCEPT_PAUSE);
                     return;
@@ -72,33 +71,34 @@ impl Worker {
         }
     }
 
-    fn take(&mut self, now: Instant, socket: OwnedFd, peer: Option<SocketAddr>) {
-        if let Err(why) = self.may_come(peer) {
-            return self.turn_away(&socket, peer, why);
+    fn admit_client(&mut self, now: Instant, socket: OwnedFd, peer: Option<SocketAddr>) {
+        if let Err(why) = self.admit(peer) {
+            return self.reject(&socket, peer, why);
         }
         let deadline = now + self.settings.connect_timeout;
-        let announces = peer.is_some_and(|peer| is_in(&self.settings.proxy_protocol_from, peer.ip()));
-        if !announces {
-            debug!(client = %peer.map_or_else(String::new, |peer| peer.to_string()), "taken");
-            return self.begin(now, socket, peer, &[], deadline);
+        let needs_header = peer.is_some_and(|peer| is_in(&self.settings.proxy_protocol_from, peer.ip()));
+        if !needs_header {
+            debug!(client = %peer.map_or_else(String::new, |peer| peer.to_string()), "client accepted");
+            return self.begin_session(now, socket, peer, &[], deadline);
         }
-        let index = self.table.insert(Place::Free);
-        let data = EventData::new_u64(self.table.token(index, Which::Local));
+        let index = self.table.insert(Entry::Free);
+        let data = EventData::new_u64(self.table.token(index, Side::Local));
         if epoll::add(&self.epoll, &socket, data, EventFlags::IN).is_err() {
             self.table.remove(index);
-            return self.turn_away(&socket, peer, Refusal::Descriptors);
+            return self.reject(&socket, peer, Refusal::Descriptors);
         }
-        *self.table.get(index) = Place::Arriving(Arriving { socket, peer, bytes: Vec::new(), deadline });
+        *self.table.get(index) =
+            Entry::AwaitingHeader(AwaitingHeader { socket, peer, bytes: Vec::new(), deadline });
         self.set_timer(index, Some(deadline));
-        self.part_taken(1);
+        self.count_connections(1);
     }
 
-    /// Counts those that are there in all threads: the bound is for all of them.
-    fn part_taken(&self, more: i64) {
-        self.resources.part.count_connection(more);
+    /// Adds to the connections of all threads together, which `max_connections` bounds.
+    fn count_connections(&self, more: i64) {
+        self.resources.thread.count_connection(more);
     }
 
-    fn may_come(&self, peer: Option<SocketAddr>) -> Result<(), Refusal> {
+    fn admit(&self, peer: Option<SocketAddr>) -> Result<(), Refusal> {
         let settings = &self.settings;
         let is_allowed = |peer: SocketAddr| {
             is_in(&settings.allow_clients, peer.ip()) || is_in(&settings.proxy_protocol_from, peer.ip())
@@ -106,7 +106,7 @@ impl Worker {
         if !peer.is_none_or(is_allowed) {
             return Err(Refusal::Address);
         }
-        if self.resources.part.connections() >= u64::from(settings.max_connections) {
+        if self.resources.thread.connections_of_all_threads() >= u64::from(settings.max_connections) {
             return Err(Refusal::Full);
         }
         if self.memory.supply() == Supply::UsedUp {
@@ -115,68 +115,69 @@ impl Worker {
         Ok(())
     }
 
-    fn turn_away(&mut self, socket: &OwnedFd, peer: Option<SocketAddr>, why: Refusal) {
-        self.resources.part.counters.refused.add(why);
+    fn reject(&mut self, socket: &OwnedFd, peer: Option<SocketAddr>, why: Refusal) {
+        self.resources.thread.counters.refused.add(why);
         let peer = peer.map_or_else(|| "a local client".into(), |peer| peer.to_string());
-        debug!(%peer, ?why, "refused");
+        debug!(%peer, ?why, "client rejected");
         socket::reset_on_close(socket);
     }
 
-    /// A PROXY header comes.
-    pub(super) fn arrive(&mut self, now: Instant, index: u32) {
-        let Place::Arriving(arriving) = self.table.get(index) else { return };
+    /// Reads the PROXY header, and opens the session when the header is complete.
+    pub(super) fn receive_header(&mut self, now: Instant, index: u32) {
+        let Entry::AwaitingHeader(awaiting) = self.table.get(index) else { return };
         let mut space = [0; PROXY_BYTES_MAX];
-        let room = PROXY_BYTES_MAX - arriving.bytes.len();
-        match socket::receive(&arriving.socket, &mut space[..room]) {
-            Ok(count @ 1..) => arriving.bytes.extend_from_slice(&space[..count]),
+        let room = PROXY_BYTES_MAX - awaiting.bytes.len();
+        match socket::receive(&awaiting.socket, &mut space[..room]) {
+            Ok(count @ 1..) => awaiting.bytes.extend_from_slice(&space[..count]),
             Err(error) if socket::is_later(&error) => return,
-            Ok(0) | Err(_) => return self.turn_away_arriving(index, None),
+            Ok(0) | Err(_) => return self.reject_awaiting(index, None),
         }
-        match parse_proxy(&arriving.bytes) {
-            Ok(None) => {} // never so when it is as long as a header may be
+        match parse_proxy(&awaiting.bytes) {
+            Ok(None) => {} // incomplete; not returned for PROXY_BYTES_MAX bytes
             Ok(Some(header)) => {
-                let Place::Arriving(arriving) = self.leave_place(index) else { return };
-                let (client, first) = (header.client.or(arriving.peer), &arriving.bytes[header.bytes..]);
+                let Entry::AwaitingHeader(awaiting) = self.remove_awaiting(index) else { return };
+                let (client, first) = (header.client.or(awaiting.peer), &awaiting.bytes[header.bytes..]);
                 if client.is_some_and(|client| !is_in(&self.settings.allow_clients, client.ip())) {
-                    return self.turn_away(&arriving.socket, client, Refusal::Address);
+                    return self.reject(&awaiting.socket, client, Refusal::Address);
                 }
-                self.resources.part.counters.announced.add(1);
-                if let (Some(client), Some(via)) = (client, arriving.peer) {
-                    debug!(%client, %via, "taken");
+                self.resources.thread.counters.announced.add(1);
+                if let (Some(client), Some(via)) = (client, awaiting.peer) {
+                    debug!(%client, %via, "client accepted");
                 }
-                self.begin(now, arriving.socket, client, first, arriving.deadline);
+                self.begin_session(now, awaiting.socket, client, first, awaiting.deadline);
             }
-            Err(error) => self.turn_away_arriving(index, Some(error.to_string())),
+            Err(error) => self.reject_awaiting(index, Some(error.to_string())),
         }
     }
 
-    fn leave_place(&mut self, index: u32) -> Place {
-        self.part_taken(-1);
+    fn remove_awaiting(&mut self, index: u32) -> Entry {
+        self.count_connections(-1);
         let place = self.table.remove(index);
-        if let Place::Arriving(arriving) = &place {
-            // It is watched anew, under another token.
-            let _ = epoll::delete(&self.epoll, &arriving.socket);
+        if let Entry::AwaitingHeader(awaiting) = &place {
+            // The socket is registered again under the token of its next slot.
+            let _ = epoll::delete(&self.epoll, &awaiting.socket);
         }
         place
     }
 
-    /// No PROXY header came, or a wrong one.
-    pub(super) fn turn_away_arriving(&mut self, index: u32, why: Option<String>) {
-        if let Place::Arriving(arriving) = self.leave_place(index) {
-            let why = why.unwrap_or_else(|| "it sent no PROXY header in time".into());
-            let peer = arriving.peer.map_or_else(String::new, |peer| peer.to_string());
-            // They are counted; one a second is told.
+    /// Rejects a load balancer's connection. `why`: what is wrong with its header; `None`: the header did not come in
+    /// time.
+    pub(super) fn reject_awaiting(&mut self, index: u32, why: Option<String>) {
+        if let Entry::AwaitingHeader(awaiting) = self.remove_awaiting(index) {
+            let why = why.unwrap_or_else(|| "no PROXY header in time".into());
+            let peer = awaiting.peer.map_or_else(String::new, |peer| peer.to_string());
             let now = Instant::now();
             if self.warn_at <= now {
                 self.warn_at = now + WARN_INTERVAL;
-                warn!(%peer, %why, "a load balancer was refused");
+                warn!(%peer, %why, "load balancer rejected");
             }
-            self.turn_away(&arriving.socket, arriving.peer, Refusal::Proxy);
+            self.reject(&awaiting.socket, awaiting.peer, Refusal::Proxy);
         }
     }
 
-    /// Has relief say where a local connection's session is to be opened: at once, or when helpers have answered.
-    fn begin(
+    /// Asks the relief policy where to open the session; [`Worker::apply_relief`] gets the answer, which may wait for
+    /// helpers. A connection outside the group opens at the server at once.
+    fn begin_session(
         &mut self,
         now: Instant,
         socket: OwnedFd,
@@ -186,55 +187,55 @@ impl Worker {
     ) {
         let member = self.resources.relief.join(now);
         let opening = Opening { socket, client, first: first.to_vec(), deadline, member };
-        let index = self.table.insert(Place::Opening(opening));
-        self.resources.part.counters.taken.add(1);
-        self.part_taken(1);
+        let index = self.table.insert(Entry::Opening(opening));
+        self.resources.thread.counters.taken.add(1);
+        self.count_connections(1);
         self.set_timer(index, Some(deadline));
         match member {
             Some(member) => drop(self.members.insert(member, index)),
             None => {
                 let session = self.resources.relief.open_at_server(now);
-                self.opened(now, index, session);
+                self.handle_opened(now, index, session);
             }
         }
     }
 
-    /// A session was opened for a local connection, or could not be.
-    pub(super) fn opened(&mut self, now: Instant, index: u32, session: io::Result<Session>) {
+    /// Connects a local connection with its opened session, or closes it if opening failed.
+    pub(super) fn handle_opened(&mut self, now: Instant, index: u32, session: io::Result<Session>) {
         let session = match session {
             Ok(session) => session,
             Err(error) => {
-                warn!(%error, "no session can be opened");
+                warn!(%error, "cannot open a session: the client is reset");
                 return self.give_up(now, index);
             }
         };
-        let local = EventData::new_u64(self.table.token(index, Which::Local));
-        let carrier = EventData::new_u64(self.table.token(index, Which::Session));
-        let Place::Opening(opening) = std::mem::replace(self.table.get(index), Place::Free) else { return };
+        let local = EventData::new_u64(self.table.token(index, Side::Local));
+        let carrier = EventData::new_u64(self.table.token(index, Side::Session));
+        let Entry::Opening(opening) = std::mem::replace(self.table.get(index), Entry::Free) else { return };
         let watched = epoll::add(&self.epoll, &session, carrier, EventFlags::IN)
             .and_then(|()| epoll::add(&self.epoll, &opening.socket, local, EventFlags::IN));
         let Opening { socket, client, first, deadline, member } = opening;
         let tracker = Tracker::new(self.settings.protocol);
-        let around = self.resources.around(now);
-        let mut pair = Pair::new((socket, client), (session, member), tracker, (&first, deadline), &around);
+        let context = self.resources.context(now);
+        let mut pair = Pair::new((socket, client), (session, member), tracker, (&first, deadline), &context);
         pair.watched = Some(EventFlags::IN);
-        *self.table.get(index) = Place::Taken(Box::new(pair));
+        *self.table.get(index) = Entry::Open(Box::new(pair));
         if watched.is_err() {
             return self.end(now, index, Ending::NoCarrier, false);
         }
-        // On loopback the request is often there by now.
+        // On loopback the first request has often arrived by now.
         self.pump(now, index, true);
     }
 
-    /// Nobody said in time where a session is to be opened, or it cannot be.
+    /// Closes a local connection whose session could not be opened, or not in time.
     pub(super) fn give_up(&mut self, now: Instant, index: u32) {
-        if let Place::Opening(opening) = self.table.remove(index) {
-            self.part_taken(-1);
+        if let Entry::Opening(opening) = self.table.remove(index) {
+            self.count_connections(-1);
             if let Some(member) = opening.member {
                 self.members.remove(&member);
                 self.resources.relief.leave(now, member);
             }
-            self.resources.part.counters.ended.add(Ending::NoCarrier);
+            self.resources.thread.counters.ended.add(Ending::NoCarrier);
             self.note_no_carrier(now);
             socket::reset_on_close(&opening.socket);
         }
@@ -247,26 +248,26 @@ mod tests {
 
     use super::*;
     use crate::mailbox::Mailbox;
-    use crate::part::Part;
     use crate::settings::Settings;
+    use crate::thread_state::ThreadState;
     use crate::worker::Start;
 
     #[test]
-    fn listeners_that_are_watched_do_not_keep_others_from_it() {
+    fn a_registered_listener_does_not_stop_the_registration_of_later_ones() {
         let listener = || Arc::new(socket::listen(([127, 0, 0, 1], 0).into()).unwrap());
         let mut worker = Worker::new(Start {
             settings: Arc::new(Settings::new(([127, 0, 0, 1], 1).into(), Key::loopback_only())),
             listeners: vec![listener()],
-            part: Arc::new(Part::new(Instant::now(), Arc::default())),
+            thread: Arc::new(ThreadState::new(Instant::now(), Arc::default())),
             mailbox: Arc::new(Mailbox::new().unwrap()),
-            everybody: Vec::new(),
+            all_mailboxes: Vec::new(),
             watcher: None,
         })
         .unwrap();
-        // As when the host had no memory for this one.
+        // As if an earlier registration of this listener had failed.
         worker.listeners.push(listener());
         worker.watch_listeners().unwrap();
         let again = epoll::add(&worker.epoll, &*worker.listeners[1], EventData::new_u64(0), EventFlags::IN);
-        assert_eq!(again, Err(Errno::EXIST), "it is watched");
+        assert_eq!(again, Err(Errno::EXIST), "the second listener is registered");
     }
 }

@@ -1,4 +1,4 @@
-//! The end: no more connections are taken, and those that are there end when they are idle.
+//! Draining: accepts no more connections; open connections end when they are idle, or at the deadline.
 
 use std::time::{Duration, Instant};
 
@@ -6,59 +6,57 @@ use tracing::info;
 
 use super::Worker;
 use crate::counters::Ending;
-use crate::table::Place;
+use crate::table::Entry;
 
-/// How often connections are looked at.
-const LOOK: Duration = Duration::from_millis(50);
-/// How long servers may take to hear of the last sessions' ends.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// How long after the deadline sessions may take to send their end to the server.
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Draining {
     deadline: Instant,
-    pub look_at: Instant,
+    pub check_at: Instant,
 }
 
 impl Worker {
     pub(super) fn begin_drain(&mut self, now: Instant, within: Duration) {
-        // Whoever has connected by now is served.
+        // Accept the clients that have already connected.
         (0..self.listeners.len() as u64).for_each(|listener| self.accept(now, listener));
         self.stop_watching_listeners();
         self.listeners.clear();
         self.accept_at = None;
-        self.draining = Some(Draining { deadline: now + within, look_at: now });
+        self.draining = Some(Draining { deadline: now + within, check_at: now });
     }
 
-    /// Ends whoever is idle. True when nobody is left.
+    /// Closes idle connections, and after the deadline all. True: no connection is left.
     pub(super) fn is_drained(&mut self, now: Instant) -> bool {
         let Some(draining) = &mut self.draining else { return false };
-        if now < draining.look_at {
+        if now < draining.check_at {
             return false;
         }
-        draining.look_at = now + LOOK;
+        draining.check_at = now + CHECK_INTERVAL;
         let deadline = draining.deadline;
-        let mut is_anybody_left = false;
+        let mut is_any_left = false;
         let mut reset = 0;
         for index in self.table.in_use() {
             match self.table.get(index) {
-                Place::Taken(pair) if pair.is_idle(now) => self.end(now, index, Ending::Shutdown, true),
-                Place::Taken(_) if deadline <= now => {
+                Entry::Open(pair) if pair.is_idle(now) => self.end(now, index, Ending::Shutdown, true),
+                Entry::Open(_) if deadline <= now => {
                     self.end(now, index, Ending::Shutdown, false);
                     reset += 1;
                 }
-                Place::Arriving(_) if deadline <= now => self.turn_away_arriving(index, None),
-                Place::Opening(_) if deadline <= now => self.give_up(now, index),
+                Entry::AwaitingHeader(_) if deadline <= now => self.reject_awaiting(index, None),
+                Entry::Opening(_) if deadline <= now => self.give_up(now, index),
                 _ => {}
             }
-            is_anybody_left |= !matches!(self.table.get(index), Place::Free);
+            is_any_left |= !matches!(self.table.get(index), Entry::Free);
         }
         if reset > 0 {
-            info!(connections = reset, "reset at the deadline: they were not idle");
+            info!(connections = reset, "drain deadline: reset connections that were not idle");
         }
-        !is_anybody_left || deadline + LAST_WORDS <= now
+        !is_any_left || deadline + CLOSE_GRACE <= now
     }
 
-    /// At once.
     pub(super) fn end_all(&mut self, now: Instant) {
         for index in self.table.in_use() {
             self.end(now, index, Ending::Shutdown, false);

@@ -1,4 +1,4 @@
-//! When memory is short: clients that do not read their replies are paused, and those of them that hold most are closed.
+//! Scarce memory: clients that do not read their replies are paused; at the limit they are closed, largest first.
 
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
@@ -9,33 +9,31 @@ use tracing::{info, warn};
 use super::Worker;
 use crate::counters::Ending;
 use crate::memory::{Holding, Shortage, Supply};
-use crate::table::Place;
+use crate::table::Entry;
 
-/// Lines about clients that were closed: at most one in this time.
+/// At most one closed client is logged in this time.
 const CLOSED_INTERVAL: Duration = Duration::from_secs(1);
-/// Lines about memory that becomes scarce, or no longer is.
+/// At most one change to scarce memory, and one back, is logged in this time.
 const SCARCE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What was said about memory, and what came since.
 #[derive(Debug, Default)]
 pub(super) struct Pressure {
-    closed: Limited,
-    scarce: Limited,
-    enough: Limited,
-    /// Clients paused and closed before memory became scarce.
+    closed: LineLimit,
+    scarce: LineLimit,
+    enough: LineLimit,
+    /// Clients paused and clients closed, when memory last became scarce.
     before: (u64, u64),
-    closed_in_all: u64,
+    closed_total: u64,
 }
 
-/// Lines of one kind, of which only some are written.
 #[derive(Debug, Default)]
-struct Limited {
+struct LineLimit {
     next_at: Option<Instant>,
     left_out: u64,
 }
 
-impl Limited {
-    /// Whether one may be written now: then, how many were left out before it.
+impl LineLimit {
+    /// Counts a line. `Some`: write it, with the number of lines left out before it; `None`: leave it out.
     fn count(&mut self, now: Instant, interval: Duration) -> Option<u64> {
         if self.next_at.is_some_and(|at| now < at) {
             self.left_out += 1;
@@ -47,17 +45,17 @@ impl Limited {
 }
 
 impl Worker {
-    /// After anything that may have taken memory.
+    /// Closes connections if the limit is exceeded. Call after anything that may have allocated memory.
     pub(super) fn keep_within_memory(&mut self, now: Instant) {
-        if self.memory.wants_closing(now) {
+        if self.memory.must_close(now) {
             self.close_largest(now, Shortage::Exceeded);
             self.memory.note_closed(now);
         }
         self.judge_memory(now);
     }
 
-    /// While memory stays scarce, those that have not read for long are closed: memory that is never read would stay scarce.
-    /// Called about once a second.
+    /// Closes long-unread connections while memory is scarce: without this, clients that never read would keep it
+    /// scarce. Call about once a second.
     pub(super) fn close_long_unread(&mut self, now: Instant) {
         if self.memory.supply() != Supply::Enough {
             self.close_largest(now, Shortage::Scarce);
@@ -65,12 +63,12 @@ impl Worker {
         }
     }
 
-    /// Closes those that do not read, in the order of what they hold and for how long, until that is enough.
+    /// Closes connections whose clients do not read, in descending [rank](Holding::rank), until enough memory is free.
     fn close_largest(&mut self, now: Instant, why: Shortage) {
         let time = self.resources.time(now);
         let mut holdings: Vec<(u32, Holding)> = Vec::new();
         for index in self.table.in_use() {
-            if let Place::Taken(pair) = self.table.get(index)
+            if let Entry::Open(pair) = self.table.get(index)
                 && let Some(holding) = pair.holding(time)
             {
                 holdings.push((index, holding));
@@ -88,47 +86,46 @@ impl Worker {
     }
 
     fn close_for_memory(&mut self, now: Instant, index: u32, holding: Holding) {
-        let Place::Taken(pair) = self.table.get(index) else { return };
+        let Entry::Open(pair) = self.table.get(index) else { return };
         let client = pair.client_text();
         let Holding { bytes, age } = holding;
         let cut = MemoryCut { held_bytes: bytes, unread: age, limit_bytes: self.memory.max() };
-        self.pressure.closed_in_all += 1;
+        self.pressure.closed_total += 1;
         if let Some(left_out) = self.pressure.closed.count(now, CLOSED_INTERVAL) {
             warn!(%client, reason = "memory", left_out, "client reset: {cut}");
         }
         self.end(now, index, Ending::Memory, false);
     }
 
-    /// Decides anew how much memory there is. Where there is more than before, those that were not read are.
+    /// Updates the memory supply; logs a change, and resumes paused clients when there is more memory than before.
     pub(super) fn judge_memory(&mut self, now: Instant) {
         let before = self.memory.judge();
         let (supply, held) = (self.memory.supply(), self.memory.total());
-        self.resources.part.counters.buffered_bytes.set(held as u64);
+        self.resources.thread.counters.buffered_bytes.set(held as u64);
         let Some(before) = before else { return };
         self.resources.supply = supply;
-        self.resources.part.counters.is_scarce.set(u64::from(supply != Supply::Enough));
+        self.resources.thread.counters.is_scarce.set(u64::from(supply != Supply::Enough));
         if before == Supply::Enough {
-            self.say_scarce(now);
+            self.log_scarce(now);
         } else if supply == Supply::Enough {
-            self.say_enough(now);
+            self.log_enough(now);
         }
         if supply != Supply::UsedUp && before != Supply::Enough {
             self.resume_reading(now);
         }
     }
 
-    /// Those that were not read for want of memory are watched again.
     fn resume_reading(&mut self, now: Instant) {
         for index in self.table.in_use() {
-            if let Place::Taken(pair) = self.table.get(index) {
+            if let Entry::Open(pair) = self.table.get(index) {
                 let interest = pair.interest(self.memory.supply());
-                self.watch(now, index, interest);
+                self.update_interest(now, index, interest);
             }
         }
     }
 
-    fn say_scarce(&mut self, now: Instant) {
-        self.pressure.before = (self.resources.part.counters.paused.value(), self.pressure.closed_in_all);
+    fn log_scarce(&mut self, now: Instant) {
+        self.pressure.before = (self.resources.thread.counters.paused.value(), self.pressure.closed_total);
         if let Some(left_out) = self.pressure.scarce.count(now, SCARCE_INTERVAL) {
             warn!(
                 buffered_bytes = self.memory.total(),
@@ -140,10 +137,10 @@ impl Worker {
         }
     }
 
-    fn say_enough(&mut self, now: Instant) {
+    fn log_enough(&mut self, now: Instant) {
         let (paused, closed) = self.pressure.before;
-        let paused = self.resources.part.counters.paused.value() - paused;
-        let closed = self.pressure.closed_in_all - closed;
+        let paused = self.resources.thread.counters.paused.value() - paused;
+        let closed = self.pressure.closed_total - closed;
         if let Some(left_out) = self.pressure.enough.count(now, SCARCE_INTERVAL) {
             info!(
                 buffered_bytes = self.memory.total(),

@@ -1,4 +1,4 @@
-//! `spillway-lab bench`: experiments whose figures can be compared with the paper's.
+//! `spillway-lab bench`: runs experiments and compares their figures with the paper's.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,32 +12,32 @@ use spillway_bench::scene::{BatchPolicy, Setting};
 use spillway_bench::{record, stop, table};
 use spillway_lab::Slowdown;
 
-/// No machine stays slow for longer, whatever becomes of this program.
+/// `--slow` ends after this time, even if this program is killed.
 const SLOW_AT_MOST: Duration = Duration::from_secs(3_600);
 
-/// Run an experiment and state what it found.
+/// Run an experiment and print its results.
 ///
 /// Needs root, for network namespaces. The exit status is 1 when a check failed (a wrong byte, a lost request, a reset
-/// connection), and 2 when the experiment could not be run or stopped before its end; being slow is no failure. An
-/// experiment that stops, by an error or Ctrl-C, writes what it has, marked as incomplete.
+/// connection), and 2 when the experiment could not be run or stopped before its end. Slow results do not change it. An
+/// experiment that is stopped by an error or Ctrl-C writes its results so far, marked as incomplete.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The experiment's name; `list` names them all with the paper's values, `all` runs them all.
+    /// Name of the experiment; `list` lists all with the paper's values, `all` runs all.
     #[arg(value_name = "NAME")]
     name: String,
-    /// End within two minutes: fewer rounds, less important parts left out.
+    /// End within two minutes: fewer rounds, without the less important parts.
     #[arg(long)]
     quick: bool,
-    /// Of `attacks`, only these, by their ids: --only D7,D9
+    /// Run only these parts of `attacks`, by their ids: --only D7,D9
     #[arg(long, value_name = "ID,…", value_delimiter = ',')]
     only: Vec<String>,
-    /// Slow every core this many times meanwhile, for an hour at most, as on a slow machine.
+    /// Slow every core by this factor during the run, for an hour at most.
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(2..=10))]
     slow: Option<u32>,
-    /// Of `burst`: when the helper's batches go, fixed or following.
+    /// Batch policy of the helper in `burst`: fixed or following.
     #[arg(long, value_name = "POLICY", default_value = "following")]
     batch: BatchPolicy,
-    /// Where the results go as JSON; with `all`, a directory [default: target/bench/NAME.json].
+    /// Write the results as JSON to this file; with `all`, to this directory [default: target/bench/NAME.json].
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -48,13 +48,13 @@ pub(crate) fn run(args: Args) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let outcome = match (args.name.as_str(), experiments::named(&args.name)) {
-        ("all", _) => all(&args),
+        ("all", _) => run_all(&args),
         (_, Some(experiment)) => {
             let file = args.json.clone();
-            one(experiment, &args, &file.unwrap_or_else(|| file_of(experiment, &default_directory())))
+            run_one(experiment, &args, &file.unwrap_or_else(|| result_file(experiment, &default_directory())))
         }
         (name, None) => {
-            Err(Error::Usage(format!("there is no experiment {name}: see `spillway-lab bench list`")))
+            Err(Error::Usage(format!("no experiment is named {name}: see `spillway-lab bench list`")))
         }
     };
     match outcome {
@@ -68,7 +68,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
 }
 
-/// All experiments, and the figures that none of them reproduces.
+/// All experiments, and the paper's figures that no experiment reproduces yet.
 fn list() -> String {
     let mut text = experiments::list().to_string();
     text.push_str("\nnot reproduced yet:\n");
@@ -78,14 +78,12 @@ fn list() -> String {
     text
 }
 
-/// How an experiment ended; the worst comes last.
+/// How an experiment ended, in ascending order of severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
-    /// Every check held.
     Passed,
-    /// A check failed.
     Failed,
-    /// It stopped before its end.
+    /// The experiment stopped before its end.
     Incomplete,
 }
 
@@ -93,16 +91,16 @@ fn default_directory() -> PathBuf {
     PathBuf::from("target/bench")
 }
 
-fn file_of(experiment: &Experiment, directory: &Path) -> PathBuf {
+fn result_file(experiment: &Experiment, directory: &Path) -> PathBuf {
     directory.join(format!("{}.json", experiment.name))
 }
 
-fn all(args: &Args) -> Result<Outcome, Error> {
+fn run_all(args: &Args) -> Result<Outcome, Error> {
     let directory = args.json.clone().unwrap_or_else(default_directory);
     let mut worst = Outcome::Passed;
     for experiment in experiments::all() {
         println!("== {}: {}", experiment.name, experiment.question);
-        worst = worst.max(one(experiment, args, &file_of(experiment, &directory))?);
+        worst = worst.max(run_one(experiment, args, &result_file(experiment, &directory))?);
         if spillway_lab::interrupted().is_some() {
             break;
         }
@@ -110,7 +108,7 @@ fn all(args: &Args) -> Result<Outcome, Error> {
     Ok(worst)
 }
 
-fn one(experiment: &Experiment, args: &Args, file: &Path) -> Result<Outcome, Error> {
+fn run_one(experiment: &Experiment, args: &Args, file: &Path) -> Result<Outcome, Error> {
     experiments::check_only(experiment, &args.only)?;
     if let (true, Some(why)) = (experiment.needs.root, spillway_lab::unavailable()) {
         return Err(Error::Usage(format!("{} cannot run here: {why}", experiment.name)));

@@ -1,4 +1,4 @@
-//! `spillway-lab demo`: a burst hits a real memcached and is relieved, on this machine.
+//! `spillway-lab demo`: shows how helpers relieve a burst at a real memcached.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use spillway_bench::demo::{self, Options};
 use spillway_bench::scene::Setting;
 use spillway_values::parse_duration;
 
-/// Show the main job: a burst hits an unmodified memcached, its clients move to a helper, the burst is relieved.
+/// Show the main use: a burst hits an unmodified memcached, and its clients move to a helper.
 ///
 /// Needs root, for network namespaces; takes about a minute. The exit status is 1 when a reply was wrong or lost or a
-/// connection was reset, and 2 when the demo could not be run; being slow is no failure.
+/// connection was reset, and 2 when the demo could not be run. Slow replies do not change it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the report goes, one HTML file; its figures go beside it as JSON.
+    /// Write the report to this HTML file, and its figures as JSON beside it.
     #[arg(long, value_name = "FILE", default_value = "target/demo/report.html")]
     report: PathBuf,
     /// Client connections, over all client hosts.
@@ -25,23 +25,23 @@ pub(crate) struct Args {
     /// Keys in the server.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     keys: u32,
-    /// Requests a second that the server serves alone. If not given, the demo sizes the server to this machine, and stops when
-    /// others use it.
+    /// Requests a second that the server serves without helpers. By default the demo measures this host, and stops if
+    /// other programs use it.
     #[arg(long, value_name = "PER_SECOND")]
     capacity: Option<f64>,
-    /// Go on although others use the machine. The figures mean little then.
+    /// Run although other programs use this host; the figures are then not meaningful.
     #[arg(long, conflicts_with = "capacity")]
     anyway: bool,
-    /// Seconds of light load, of burst before relief is switched on, of burst after it, and afterwards.
+    /// Seconds of light load, of burst without relief, of burst with relief, and of light load afterwards.
     #[arg(long, value_name = "S,S,S,S", value_delimiter = ',', default_values_t = [6, 8, 12, 6])]
     times: Vec<u64>,
-    /// How long the helper may wait to fill a batch [default: 0.4 of the SLA].
+    /// Largest batch delay of the helper [default: 0.4 of the SLA].
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     max_delay: Option<Duration>,
-    /// Between the starts of two clients' moves.
+    /// Time between the starts of two clients' moves.
     #[arg(long, value_name = "TIME", default_value = "60us", value_parser = parse_duration)]
     pace: Duration,
-    /// Slow every core this many times while the demo runs: what `spillway-lab bench slow-machine` repeats.
+    /// Slow every core by this factor during the demo, as `spillway-lab bench slow-machine` does.
     #[arg(long, value_name = "TIMES", hide = true)]
     slow: Option<u32>,
 }

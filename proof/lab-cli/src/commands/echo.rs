@@ -1,5 +1,4 @@
-//! `spillway-lab echo`: the server of experiments that need one without an application. Nobody's everyday command, so it is
-//! not listed.
+//! `spillway-lab echo`: the server of experiments without an application. Hidden, because only experiments start it.
 
 use std::process::ExitCode;
 
@@ -7,11 +6,11 @@ use std::process::ExitCode;
 /// [--client-key FILE] [--allow-clients CIDR]
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// As the server library's example takes them.
+    /// The options of the server library's example
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
-    words: Vec<String>,
+    arguments: Vec<String>,
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    spillway_bench::echo::serve(args.words.into_iter())
+    spillway_bench::echo::serve(args.arguments.into_iter())
 }

@@ -1,4 +1,4 @@
-//! One file for each subcommand: its options, and the call that carries it out.
+//! One file for each subcommand: its options, and the call that runs it.
 
 pub(crate) mod attack;
 pub(crate) mod bench;

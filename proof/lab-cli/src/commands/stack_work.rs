@@ -1,17 +1,17 @@
-//! `spillway-lab stack-work`: what the experiment `stack` runs under a program that counts instructions. Nobody's everyday
-//! command, so it is not listed.
+//! `spillway-lab stack-work`: the workload of the experiment `stack`, run under a program that counts instructions.
+//! Hidden, because only the experiment starts it.
 
 use std::process::ExitCode;
 
 /// Work for an instruction count: WORK CONNECTIONS MESSAGES
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// As the experiment gives them.
-    words: Vec<String>,
+    /// The arguments that the experiment passes
+    arguments: Vec<String>,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match spillway_bench::experiments::tcp::stack::serve(&args.words) {
+    match spillway_bench::experiments::tcp::stack::serve(&args.arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("spillway-lab stack-work: {error}");

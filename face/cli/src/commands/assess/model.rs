@@ -1,63 +1,61 @@
-//! Whether batching would help, from what was seen: an estimate, with its reasons.
+//! Estimates from a measurement whether batching would help a server.
 //!
-//! A request's CPU time has three parts. What the application does with it, and what each byte costs, stays. What
-//! each packet costs (the kernel's network code, waking up, the event loop) is shared by the messages of a batch.
+//! A request's CPU time has three parts. The application's time and the cost of copying bytes stay the same in batches.
+//! The cost per packet (kernel network code, wake-ups, event loop) is shared by the messages of a batch.
 
 use super::process::CpuUse;
 use super::sockets::Counts;
 
-/// What was seen.
+/// A measurement of one server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) seconds: f64,
     pub(super) cpu: CpuUse,
-    /// Of clients' connections.
+    /// Traffic of the counted connections.
     pub(super) traffic: Counts,
-    /// Connections that were there all the time.
+    /// Connections of clients that stayed open during the measurement.
     pub(super) connections: usize,
-    /// Those of them that carried data.
+    /// Counted connections that carried data.
     pub(super) active: usize,
-    /// Connections that came or went meanwhile, and so were not counted.
+    /// Connections that were opened or closed meanwhile; not counted.
     pub(super) changed: usize,
-    /// Links that helpers have to it, and the virtual connections on them; these are not among the rest.
+    /// Links of helpers, and the virtual connections on them; not counted.
     pub(super) helped: (usize, u64),
 }
 
-/// Messages in a batch, and what is left of the cost per packet: memcached and redis of Debian 12, 64-byte values,
-/// one core, loopback, under the preload library. Between two rows, straight lines over the logarithm.
-const LEFT: [(f64, f64); 6] =
+/// Messages in a batch, and the fraction of the cost per packet that is left. Measured with memcached and redis of
+/// Debian 12, 64-byte values, one core, loopback, under the preload library. Interpolated over the logarithm.
+const PACKET_COST_LEFT: [(f64, f64); 6] =
     [(1.0, 1.0), (5.0, 1.0), (10.0, 0.45), (20.0, 0.23), (50.0, 0.15), (200.0, 0.077)];
 
-/// User time that goes with each second of system time, for packets' sake: the event loop, entering the kernel.
+/// Seconds of user time spent on packets (event loop, entering the kernel) for each second of system time.
 const USER_WITH_SYSTEM: f64 = 0.3;
-/// What copying a byte costs, and keeps costing.
+/// CPU time to copy a byte; batching does not reduce it.
 const NS_PER_BYTE: f64 = 0.15;
-/// A helper gathers for so long while the link is busy.
+/// The batch delay of a helper.
 const DELAY_SECONDS: f64 = 200e-6;
-/// What one helper core carries at most, messages a second.
+/// Most messages a second that one helper core carries.
 const HELPER_RATE_MAX: f64 = 150_000.0;
-/// Bytes of a batch.
 const BATCH_BYTES_MAX: f64 = 64.0 * 1024.0;
-/// Below this rate, or this part of a core, nothing can be told.
+/// Below this rate in requests a second, or this fraction of a core, the measurement is too small to judge.
 const RATE_MIN: f64 = 200.0;
 const BUSY_MIN: f64 = 0.02;
 /// A gain below this is not worth the helpers.
 const GAIN_MIN: f64 = 1.5;
 
-/// What to tell the operator.
+/// Whether helpers would relieve the server, and the main reason if not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Helps,
     Application,
     LargeMessages,
     FewConnections,
-    /// No single reason: the parts add up.
+    /// The gain is small for no single reason.
     Little,
     TooQuiet,
     NoClients,
 }
 
-/// The estimate.
 #[derive(Clone, Debug)]
 pub(super) struct Estimate {
     pub(super) verdict: Verdict,
@@ -65,13 +63,15 @@ pub(super) struct Estimate {
     pub(super) packets_per_second: f64,
     pub(super) bytes_per_request: f64,
     pub(super) bytes_per_reply: f64,
-    /// CPU time of a request now, and the part of it that batching leaves, microseconds.
+    /// CPU time of a request now, in microseconds.
     pub(super) cpu_us: f64,
+    /// The part of `cpu_us` that batching does not reduce, in microseconds.
     pub(super) staying_us: f64,
-    /// Messages a batch, and how much less CPU a request then costs, at the present rate.
+    /// Messages a batch at the present rate.
     pub(super) batch_now: f64,
+    /// CPU time of a request now, divided by that with batches of `batch_now`.
     pub(super) gain_now: f64,
-    /// The same when clients ask for all that the server can then do.
+    /// The same figures when clients send as many requests as the helped server can answer.
     pub(super) batch_overloaded: f64,
     pub(super) gain_overloaded: f64,
 }
@@ -91,11 +91,10 @@ impl Verdict {
 }
 
 impl Sample {
-    /// Whether there is enough to judge from, and what it says.
     pub(super) fn estimate(&self) -> Estimate {
         let traffic = &self.traffic;
-        // One request at a time and connection is a segment in and one out. Of pipelined requests, the replies still
-        // come in a segment each, as long as they are small.
+        // Without pipelining, a request is one segment in and one out. With pipelining, several requests share a
+        // segment, but each small reply still has a segment of its own.
         let requests = traffic.data_in.max(if self.reply_bytes() < 1000.0 { traffic.data_out } else { 0 });
         let per_request = |number: f64| number / (requests as f64).max(1.0);
         let rate = requests as f64 / self.seconds;
@@ -103,12 +102,14 @@ impl Sample {
         let (bytes_in, bytes_out) =
             (per_request(traffic.bytes_in as f64), per_request(traffic.bytes_out as f64));
 
-        // Without a split, as if half the time was the application's.
+        // If the split between user and system time is not known, assume halves.
         let user = self.cpu.user.unwrap_or(0.5);
         let application = (cpu * (user - USER_WITH_SYSTEM * (1.0 - user))).max(0.0);
         let bytes = ((bytes_in + bytes_out) * NS_PER_BYTE).min(cpu - application);
         let staying = application + bytes;
-        let gain = |batch: f64| cpu / (staying + (cpu - staying) * left(batch)).max(cpu / 1000.0).max(1.0);
+        let gain = |batch: f64| {
+            cpu / (staying + (cpu - staying) * packet_cost_left(batch)).max(cpu / 1000.0).max(1.0)
+        };
 
         let batch_max = (self.active as f64)
             .min(BATCH_BYTES_MAX / bytes_in.max(1.0))
@@ -116,7 +117,7 @@ impl Sample {
         let batch_at = |rate: f64| (rate * DELAY_SECONDS).clamp(1.0, batch_max);
         let busy = (self.cpu.busiest_ns as f64 / 1e9 / self.seconds).clamp(1e-6, 1.0);
         let capacity = rate / busy;
-        // More capacity makes fuller batches, and those more capacity.
+        // Iterate to a fixed point: more capacity makes fuller batches, and fuller batches give more capacity.
         let mut batch_overloaded = batch_at(capacity);
         for _ in 0..20 {
             batch_overloaded = batch_at(capacity * gain(batch_overloaded));
@@ -152,7 +153,7 @@ impl Sample {
         batch_max: f64,
     ) -> Verdict {
         let busy = self.cpu.total_ns as f64 / 1e9 / self.seconds;
-        // A busy program that sends hardly anything needs no packets to be told apart. On a busy machine it waits.
+        // A busy program that sends few packets computes. Time spent waiting for a processor counts as busy, too.
         let wanted = busy + self.cpu.waited_ns as f64 / 1e9 / self.seconds;
         if estimate.requests_per_second < RATE_MIN
             && wanted >= 0.3
@@ -179,10 +180,10 @@ impl Sample {
     }
 }
 
-/// What is left of the cost per packet with so many messages a batch.
-fn left(batch: f64) -> f64 {
-    let last = LEFT[LEFT.len() - 1];
-    LEFT.windows(2).find(|pair| batch < pair[1].0).map_or(last.1, |pair| {
+/// The fraction of the cost per packet that is left with `batch` messages a batch; see [`PACKET_COST_LEFT`].
+fn packet_cost_left(batch: f64) -> f64 {
+    let last = PACKET_COST_LEFT[PACKET_COST_LEFT.len() - 1];
+    PACKET_COST_LEFT.windows(2).find(|pair| batch < pair[1].0).map_or(last.1, |pair| {
         let ((from, above), (to, below)) = (pair[0], pair[1]);
         let part = (batch.max(1.0) / from).ln() / (to / from).ln();
         above + (below - above) * part
@@ -193,7 +194,8 @@ fn left(batch: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// A server with one thread, all of a core in use, this rate, and small messages on 600 connections.
+    /// A server with one thread that uses a whole core, with small messages on 600 connections. `user`: user share of
+    /// CPU.
     fn busy(rate: u64, user: f64) -> Sample {
         let traffic = Counts {
             bytes_in: rate * 40,
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_thinks_is_not() {
+    fn a_server_that_computes_is_not_helped() {
         let estimate = busy(30_000, 0.9).estimate();
         assert_eq!(estimate.verdict, Verdict::Application);
         assert!(estimate.gain_overloaded < 1.5 && estimate.staying_us > estimate.cpu_us / 2.0);
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn large_values_and_few_clients_are_not() {
+    fn large_values_and_few_clients_are_not_helped() {
         let mut large = busy(8_000, 0.1);
         large.traffic.bytes_out = 8_000 * 500_000;
         large.traffic.data_out = 8_000 * 350;
@@ -257,9 +259,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_falls_with_the_batch() {
+    fn the_packet_cost_falls_with_the_batch_size() {
         let sizes = [0.0, 1.0, 5.0, 7.0, 10.0, 20.0, 100.0, 200.0, 1e6];
-        assert!(sizes.windows(2).all(|pair| left(pair[0]) >= left(pair[1])));
-        assert!((left(20.0) - 0.23).abs() < 1e-9 && (left(1e6) - 0.077).abs() < 1e-9);
+        assert!(sizes.windows(2).all(|pair| packet_cost_left(pair[0]) >= packet_cost_left(pair[1])));
+        assert!((packet_cost_left(20.0) - 0.23).abs() < 1e-9 && (packet_cost_left(1e6) - 0.077).abs() < 1e-9);
     }
 }

@@ -1,4 +1,4 @@
-//! One process: what CPU its threads use, and which sockets are its own.
+//! A process's CPU time by thread, and its sockets, from `/proc`.
 
 use std::collections::HashSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use spillway_shim_core::status::printable;
 
-/// A process that is looked at and not touched.
+/// A process that is read through `/proc` and not changed.
 #[derive(Debug)]
 pub(super) struct Process {
     pid: u32,
@@ -17,49 +17,48 @@ pub(super) struct Process {
 /// CPU time since the process began.
 #[derive(Clone, Debug)]
 pub(super) struct Cpu {
-    /// Each thread's time, nanoseconds, by thread id.
+    /// Thread id and CPU time of each thread.
     threads_ns: Vec<(u32, u64)>,
-    /// Time that threads were ready to run while no processor was free, nanoseconds.
+    /// Time that threads were ready to run while no processor was free.
     waited_ns: u64,
-    /// Clock ticks in the application and in the kernel.
+    /// Clock ticks in user mode.
     user: u64,
+    /// Clock ticks in the kernel.
     system: u64,
 }
 
-/// CPU time between two looks.
+/// CPU time between two measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct CpuUse {
-    /// All threads, nanoseconds.
     pub(super) total_ns: u64,
-    /// The busiest one.
+    /// CPU time of the busiest thread.
     pub(super) busiest_ns: u64,
-    /// Time that threads waited for a processor, besides, nanoseconds.
+    /// Time that threads waited for a processor; not part of `total_ns`.
     pub(super) waited_ns: u64,
-    /// Threads that ran at all.
+    /// Threads that used CPU time.
     pub(super) threads: usize,
-    /// Part of the time that was spent in the application; `None` when too little was seen.
+    /// Fraction of the time in user mode; `None` with fewer than [`TICKS_MIN`] clock ticks.
     pub(super) user: Option<f64>,
 }
 
-/// Fewer clock ticks say little about how the time is split.
+/// Clock ticks needed to split the time into user and kernel.
 const TICKS_MIN: u64 = 10;
 
 impl Process {
-    /// The error says what to do.
     pub(super) fn new(pid: u32) -> Result<Process, String> {
         let folder = PathBuf::from(format!("/proc/{pid}"));
         if !folder.join("stat").exists() {
-            return Err(format!("there is no process {pid}"));
+            return Err(format!("no process {pid} on this host"));
         }
         Ok(Process { pid, folder })
     }
 
-    /// The program, as the system names it.
+    /// The program's name, from `/proc/PID/comm`.
     pub(super) fn name(&self) -> String {
         printable(fs::read(self.folder.join("comm")).unwrap_or_default().trim_ascii_end())
     }
 
-    /// Looks at the network that the process has, from now on and for this whole thread.
+    /// Moves the calling thread into the process's network namespace.
     pub(super) fn enter_network(&self) -> Result<(), String> {
         let own =
             fs::read_link("/proc/self/ns/net").map_err(|error| format!("/proc/self/ns/net: {error}"))?;
@@ -72,18 +71,18 @@ impl Process {
         let kind = Some(rustix::thread::LinkNameSpaceType::Network);
         rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&space), kind).map_err(|error| {
             format!(
-                "process {} has a network of its own, which only root may look at ({error}); run this with sudo",
+                "process {} has another network namespace, which only root may enter ({error}); run this with sudo",
                 self.pid
             )
         })
     }
 
-    /// Inodes of its sockets.
+    /// Inodes of the process's sockets.
     pub(super) fn sockets(&self) -> Result<HashSet<u32>, String> {
         let entries = fs::read_dir(self.folder.join("fd")).map_err(|error| self.not_readable(&error))?;
         let mut inodes = HashSet::new();
         for entry in entries.flatten() {
-            // Descriptors come and go.
+            // The descriptor may have been closed meanwhile.
             let Ok(target) = fs::read_link(entry.path()) else { continue };
             let inode: Option<u32> = target
                 .to_str()
@@ -97,14 +96,14 @@ impl Process {
         match error.kind() {
             io::ErrorKind::NotFound => format!("process {} has ended", self.pid),
             io::ErrorKind::PermissionDenied => format!(
-                "process {} may not be looked at: run this as its user, or as root where it was started by root",
+                "no permission to read process {}: run this as its user, or as root if root started it",
                 self.pid
             ),
             _ => format!("process {}: {error}", self.pid),
         }
     }
 
-    /// What it has used so far.
+    /// CPU time used since the process started.
     pub(super) fn cpu(&self) -> Result<Cpu, String> {
         let stat = fs::read_to_string(self.folder.join("stat")).map_err(|error| self.not_readable(&error))?;
         let (user, system) = ticks(&stat).ok_or_else(|| format!("process {} cannot be read", self.pid))?;
@@ -123,14 +122,14 @@ impl Process {
     }
 }
 
-/// Ticks in the application and in the kernel, from `/proc/PID/stat`.
+/// Clock ticks in user mode and in the kernel (`utime` and `stime` of `/proc/PID/stat`, proc(5)).
 fn ticks(stat: &str) -> Option<(u64, u64)> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
 impl Cpu {
-    /// What was used since `before`. Threads that ended meanwhile are missing.
+    /// CPU time since `before`, without threads that have ended meanwhile.
     pub(super) fn since(&self, before: &Cpu) -> CpuUse {
         let waited_ns = self.waited_ns.saturating_sub(before.waited_ns);
         let mut used = CpuUse { total_ns: 0, busiest_ns: 0, waited_ns, threads: 0, user: None };
@@ -155,13 +154,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_stand_behind_any_name() {
+    fn ticks_are_found_after_any_program_name() {
         assert_eq!(ticks("1 (a b) c) S 1 2 3 4 5 6 7 8 9 10 11 12 13"), Some((11, 12)));
         assert_eq!(ticks("1 (a) S 1"), None);
     }
 
     #[test]
-    fn threads_are_told_apart() {
+    fn cpu_time_is_measured_by_thread() {
         let before = Cpu { threads_ns: vec![(1, 100), (2, 50)], waited_ns: 7, user: 5, system: 5 };
         let now = Cpu { threads_ns: vec![(1, 100), (2, 90), (3, 30)], waited_ns: 9, user: 8, system: 14 };
         let used = now.since(&before);
@@ -171,13 +170,13 @@ mod tests {
     }
 
     #[test]
-    fn this_process_can_be_looked_at() {
+    fn this_process_can_be_read() {
         let own = Process::new(std::process::id()).unwrap();
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(!own.sockets().unwrap().is_empty());
         drop(socket);
         assert!(own.cpu().unwrap().threads_ns.iter().any(|(_, time)| *time > 0));
-        assert!(own.enter_network().is_ok(), "it is our own");
+        assert!(own.enter_network().is_ok(), "our own network namespace");
         assert!(Process::new(u32::MAX).unwrap_err().contains("no process"));
     }
 }

@@ -8,7 +8,6 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, sendto, socket_with,
 };
 
-/// One socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Socket {
     pub(super) inode: u32,
@@ -17,14 +16,14 @@ pub(super) struct Socket {
     pub(super) counts: Counts,
 }
 
-/// What passed over a connection since it began.
+/// Traffic of a connection since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
     pub(super) segments_in: u64,
     pub(super) segments_out: u64,
-    /// Those with data.
+    /// Segments with data.
     pub(super) data_in: u64,
     pub(super) data_out: u64,
 }
@@ -32,16 +31,16 @@ pub(super) struct Counts {
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-/// Request, and a dump of all that match.
+/// `NLM_F_REQUEST | NLM_F_DUMP`.
 const FLAGS: u16 = 0x301;
 const TCP: u8 = 6;
 const ESTABLISHED: u8 = 1;
 const LISTEN: u8 = 10;
-/// Attribute with the kernel's `tcp_info`.
+/// `INET_DIAG_INFO`: the attribute with the kernel's `tcp_info`.
 const INFO: u16 = 2;
 
 const HEADER: usize = 16;
-/// Of `inet_diag_msg`.
+/// Length of `inet_diag_msg`.
 const MESSAGE: usize = 72;
 
 /// All listening and established TCP sockets of this network namespace, by inode.
@@ -54,7 +53,7 @@ pub(super) fn all() -> io::Result<HashMap<u32, Socket>> {
 }
 
 fn libc_family(family: AddressFamily) -> u8 {
-    family.as_raw() as u8 // 2 and 10
+    family.as_raw() as u8 // AF_INET is 2, AF_INET6 is 10
 }
 
 fn dump(family: u8, found: &mut HashMap<u32, Socket>) -> io::Result<()> {
@@ -69,7 +68,7 @@ fn dump(family: u8, found: &mut HashMap<u32, Socket>) -> io::Result<()> {
     loop {
         let (_, length) = recv(&socket, &mut buffer[..], RecvFlags::TRUNC)?;
         if length == 0 || length > buffer.len() {
-            return Err(io::Error::other("the kernel's list of sockets is cut"));
+            return Err(io::Error::other("the kernel's list of sockets is truncated"));
         }
         let mut rest = &buffer[..length];
         while let Some((kind, body, next)) = message(rest) {
@@ -103,7 +102,7 @@ fn request(family: u8) -> [u8; HEADER + 56] {
     bytes
 }
 
-/// The first message: its kind, its body, and what follows it.
+/// The first netlink message's type and body, and the bytes after it.
 fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = u32::from_ne_bytes(array(bytes, 0)?) as usize;
     let kind = u16::from_ne_bytes(array(bytes, 4)?);
@@ -138,7 +137,7 @@ fn parse(body: &[u8]) -> Option<Socket> {
     Some(socket)
 }
 
-/// Of the kernel's `tcp_info`, which only ever grows at its end.
+/// Reads the counters at their offsets in `tcp_info`, to which newer kernels only append.
 fn counts(info: &[u8]) -> Counts {
     let long = |at| array(info, at).map_or(0, u64::from_ne_bytes);
     let word = |at| array(info, at).map_or(0, |bytes| u64::from(u32::from_ne_bytes(bytes)));
@@ -157,7 +156,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 impl Counts {
-    /// What was added since `before`; the kernel's 32-bit counters wrap.
+    /// Traffic since `before`; the kernel's 32-bit counters wrap.
     pub(super) fn since(&self, before: &Counts) -> Counts {
         let word = |now: u64, then: u64| u64::from((now as u32).wrapping_sub(then as u32));
         Counts {
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_message_is_no_panic() {
+    fn a_truncated_message_does_not_panic() {
         let body = [7; MESSAGE + 12];
         for length in 0..body.len() {
             let _ = parse(&body[..length]);

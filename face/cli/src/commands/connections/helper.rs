@@ -8,7 +8,6 @@ use spillway_helper::{Connection, Connections};
 
 use crate::commands::output::Report;
 
-/// Asks the helper that serves this socket.
 pub(super) fn of(socket: &Path, service: &str, limit: usize) -> Result<Connections, AskError> {
     ask(socket, &Request::Connections { service: service.to_owned(), limit })
 }
@@ -44,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_a_connection() {
+    fn a_connection_is_one_line() {
         let mut connection = Connection {
             client: "10.0.0.7:4000".parse().expect("an address"),
             via: None,

@@ -1,26 +1,24 @@
-//! One thing that was looked at.
+//! The result of one check.
 
 use std::fmt;
 
 use serde_json::{Value, json};
 
-/// How it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Ok,
-    /// It works, with a drawback, or for some purposes only.
+    /// Works with a drawback, or for some purposes only.
     Warning,
-    /// Something that was asked for cannot work.
+    /// A requested feature cannot work.
     Missing,
 }
 
-/// One thing that was looked at: what was found, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) what: &'static str,
     pub(super) state: State,
     pub(super) found: String,
-    /// Empty where there is nothing to do.
+    /// The next step; empty if nothing has to be done.
     pub(super) next: String,
 }
 
@@ -65,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_step_stands_below() {
+    fn the_next_step_is_on_a_line_of_its_own() {
         let finding = Finding::missing("kernel", "3.10", "use 4.14 or later");
         let text = finding.to_string();
         assert!(

@@ -1,4 +1,4 @@
-//! The machine itself: kernel, limits, files.
+//! Checks of the host: kernel, limits, files.
 
 use std::env::consts::ARCH;
 use std::fs;
@@ -12,17 +12,16 @@ use spillway_shim_core::status::directories;
 use super::finding::Finding;
 use crate::commands::run::shim;
 
-/// Where keys usually are.
-const KEYS: &str = "/etc/spillway";
-/// Memory that is wiped in forked children came with this.
+const KEY_DIRECTORY: &str = "/etc/spillway";
+/// The first version with `MADV_WIPEONFORK`, which clears memory in forked children.
 const KERNEL_MIN: (u32, u32) = (4, 14);
-/// Clocks that are read without a system call.
+/// Clock sources that are read without a system call.
 const FAST_CLOCKS: [&str; 4] = ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"];
-/// Capabilities, by the kernel's numbers.
+/// Numbers of capabilities (`linux/capability.h`).
 const NET_ADMIN: u32 = 12;
 const SYS_ADMIN: u32 = 21;
 const BPF: u32 = 39;
-/// A helper or server with fewer descriptors serves few clients.
+/// With fewer descriptors a helper or server serves few clients.
 const FILES_FEW: u64 = 65_536;
 
 pub(super) fn findings() -> Vec<Finding> {
@@ -58,11 +57,7 @@ fn kernel() -> Finding {
 fn processor() -> Finding {
     match ARCH {
         "x86_64" | "aarch64" => Finding::ok("processor", ARCH),
-        other => Finding::warning(
-            "processor",
-            other,
-            "tested on x86_64; the others should work and were not tried",
-        ),
+        other => Finding::warning("processor", other, "tested on x86_64 only; others are expected to work"),
     }
 }
 
@@ -115,11 +110,11 @@ fn clock() -> Finding {
     match text(path) {
         Some(name) if FAST_CLOCKS.contains(&name.as_str()) => Finding::ok("clock", name),
         Some(name) => {
-            let next = "each look at the clock is a system call, which costs helpers and servers; choose tsc if the \
-                        machine has it";
+            let next = "reading the clock takes a system call, which costs helpers and servers CPU time; choose tsc if \
+                        the machine has it";
             Finding::warning("clock", name, next)
         }
-        None => Finding::warning("clock", "unknown", "the system does not tell its clock source"),
+        None => Finding::warning("clock", "unknown", format!("{path} cannot be read")),
     }
 }
 
@@ -130,12 +125,12 @@ fn status_pages() -> Finding {
     let directories = directories();
     match directories.iter().find(is_writable) {
         Some(directory) => {
-            Finding::ok("status pages", format!("servers of this user show themselves in {directory}"))
+            Finding::ok("status pages", format!("servers of this user write them to {directory}"))
         }
         None => Finding::warning(
             "status pages",
-            format!("this user may write to none of {}", directories.join(", ")),
-            "servers run without; `spillway status` does not show them",
+            format!("this user cannot write to {}", directories.join(" or ")),
+            "servers of this user run, but `spillway status` does not show them",
         ),
     }
 }
@@ -155,12 +150,12 @@ fn cgroups() -> Finding {
 fn namespaces() -> Finding {
     let what = "laboratory";
     let only =
-        "only `spillway-lab demo` and `spillway-lab bench` need that; everything else runs without root";
+        "only `spillway-lab demo` and `spillway-lab bench` need them; all other commands run without root";
     let has_them = Path::new("/proc/self/ns/net").exists();
     let is_root = rustix::process::geteuid().is_root();
     let capable = capability(NET_ADMIN) && capability(SYS_ADMIN);
     match (has_them, capable) {
-        (true, true) => Finding::ok(what, "network namespaces can be made"),
+        (true, true) => Finding::ok(what, "network namespaces can be created"),
         (false, _) => Finding::warning(what, "the kernel has no network namespaces", only),
         (true, false) if is_root => {
             Finding::warning(what, "root without CAP_NET_ADMIN and CAP_SYS_ADMIN", only)
@@ -169,7 +164,7 @@ fn namespaces() -> Finding {
     }
 }
 
-/// Whether this process has a capability, by its number.
+/// Whether this process has a capability in its effective set.
 fn capability(number: u32) -> bool {
     let status = text("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -177,11 +172,11 @@ fn capability(number: u32) -> bool {
         .is_some_and(|mask| mask >> number & 1 == 1)
 }
 
-/// Keys where they usually are, and those that were named.
+/// Checks the key files in [`KEY_DIRECTORY`] and those named as options. A bad one is an error only if it was named.
 pub(super) fn key_files(named: &[Option<&Path>]) -> Vec<Finding> {
     let mut files: Vec<PathBuf> = named.iter().flatten().map(|path| path.to_path_buf()).collect();
     let is_key = |path: &PathBuf| path.extension().is_some_and(|end| end == "key");
-    if let Ok(entries) = fs::read_dir(KEYS) {
+    if let Ok(entries) = fs::read_dir(KEY_DIRECTORY) {
         files.extend(entries.flatten().map(|entry| entry.path()).filter(is_key).take(100));
     }
     files.sort();
@@ -197,16 +192,16 @@ pub(super) fn key_files(named: &[Option<&Path>]) -> Vec<Finding> {
         .collect()
 }
 
-/// What AF_XDP needs. This version runs on kernel sockets only, which comes last.
+/// Checks AF_XDP's requirements. The last finding is always `Missing`: this version has no such engine.
 pub(super) fn xdp(interface: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let folder = Path::new("/sys/class/net").join(interface);
-    // A name is no path.
+    // A name with a slash would be a path out of /sys/class/net.
     if interface.is_empty() || interface.contains('/') || !folder.exists() {
         let next = "`ip link` lists the interfaces";
         findings.push(Finding::missing(
             "interface",
-            format!("{interface}: there is none of this name"),
+            format!("{interface}: this host has no such interface"),
             next,
         ));
     } else {
@@ -223,15 +218,19 @@ pub(super) fn xdp(interface: &str) -> Vec<Finding> {
         });
     }
     findings.push(match Path::new("/sys/kernel/btf/vmlinux").exists() {
-        true => Finding::ok("BTF", "the kernel describes its types"),
-        false => Finding::missing("BTF", "the kernel does not describe its types", "CONFIG_DEBUG_INFO_BTF=y"),
+        true => Finding::ok("BTF", "the kernel has type information"),
+        false => Finding::missing(
+            "BTF",
+            "the kernel has no type information",
+            "use one with CONFIG_DEBUG_INFO_BTF=y",
+        ),
     });
     findings.push(match capability(NET_ADMIN) && (capability(BPF) || capability(SYS_ADMIN)) {
         true => Finding::ok("capabilities", "CAP_NET_ADMIN and CAP_BPF"),
         false => Finding::missing(
             "capabilities",
             "no CAP_NET_ADMIN with CAP_BPF",
-            "AmbientCapabilities= in the unit, or root",
+            "give them with AmbientCapabilities= in the unit, or run as root",
         ),
     });
     let next = "run helpers on kernel sockets, which is the default";
@@ -245,14 +244,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_is_fit_for_sockets() {
+    fn this_host_meets_the_requirements_of_kernel_sockets() {
         let findings = findings();
         assert!(findings.iter().all(|one| one.state != State::Missing), "{findings:?}");
         assert!(findings.iter().all(|one| one.state == State::Ok || !one.next.is_empty()), "{findings:?}");
     }
 
     #[test]
-    fn an_interface_is_a_name() {
+    fn an_interface_must_be_the_name_of_an_existing_one() {
         for name in ["", "../net/lo", "no-such-if"] {
             assert_eq!(xdp(name)[0].state, State::Missing);
         }
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_key_that_is_missing_is_missing() {
+    fn a_named_key_file_must_exist() {
         let path = Path::new("/no/such.key");
         let findings = key_files(&[Some(path), None]);
         assert!(

@@ -1,4 +1,4 @@
-//! Reaching a server's link port: does it answer, which versions, is the key accepted.
+//! Probes a server's link port: whether it answers, its version, and whether it accepts the key.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -10,12 +10,12 @@ use spillway_wire::preamble::{Hello, Role, VERSIONS, Verdict, WELCOME_BYTES, Wel
 
 use super::finding::Finding;
 
-/// For reaching the server, and for each answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// For the connect, and for each read and write.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 const WHAT: &str = "server";
 
-/// What a server's link port says to this key in this role.
+/// Probes a link port with this key in this role; without a key on loopback with the loopback key.
 pub(super) fn findings(server: &str, key: Option<&Path>, role: Role) -> Vec<Finding> {
     match probe(server, key, role) {
         Ok(findings) => findings,
@@ -25,15 +25,15 @@ pub(super) fn findings(server: &str, key: Option<&Path>, role: Role) -> Vec<Find
 
 fn probe(server: &str, key: Option<&Path>, role: Role) -> Result<Vec<Finding>, Box<Finding>> {
     let missing = |found: String, next: &str| Box::new(Finding::missing(WHAT, found, next));
-    let given = key
+    let named_key = key
         .map(spillway_keys::read_key_file)
         .transpose()
         .map_err(|error| missing(error.to_string(), "the key is needed to reach the server"))?;
     let (mut stream, peer, took) = connect(server)?;
-    let key = match &given {
+    let key = match &named_key {
         Some(key) => key.clone(),
         None if is_loopback(peer.ip()) => Key::loopback_only(),
-        // One that nobody has: the answer still tells that it is a link port, and its versions.
+        // A random key is refused, but the answer still shows that this is a link port and its version.
         None => spillway_keys::fresh_key().map_err(|error| missing(error.to_string(), ""))?,
     };
     let mut findings =
@@ -42,11 +42,11 @@ fn probe(server: &str, key: Option<&Path>, role: Role) -> Result<Vec<Finding>, B
     let finding = match welcome {
         Err(why) => {
             return Err(missing(
-                format!("{peer} is no link port: {why}"),
+                format!("{peer} is not a link port: {why}"),
                 "is this the port of --link, and not the server's own?",
             ));
         }
-        Ok(answer) => judged(answer, given.is_some(), role),
+        Ok(answer) => link_finding(answer, named_key.is_some(), role),
     };
     findings.push(finding);
     Ok(findings)
@@ -65,7 +65,7 @@ fn connect(server: &str) -> Result<(TcpStream, SocketAddr, Duration), Box<Findin
     let mut last = None;
     for address in addresses {
         let began = Instant::now();
-        match TcpStream::connect_timeout(&address, PATIENCE) {
+        match TcpStream::connect_timeout(&address, TIMEOUT) {
             Ok(stream) => return Ok((stream, address, began.elapsed())),
             Err(error) => last = Some((address, error)),
         }
@@ -78,14 +78,13 @@ fn connect(server: &str) -> Result<(TcpStream, SocketAddr, Duration), Box<Findin
                     "is the server running under `spillway run`, and has it begun to wait for clients? The link port \
                      opens then"
                 }
-                _ => "is there a firewall between?",
+                _ => "does a firewall block the port?",
             };
             missing(format!("{address}: {error}"), next)
         }
     })
 }
 
-/// What the server said.
 enum Answer {
     Accepted(Welcome),
     WrongProof,
@@ -93,19 +92,19 @@ enum Answer {
 }
 
 fn greet(stream: &mut TcpStream, key: &Key, role: Role) -> Result<Answer, String> {
-    let said = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => "it does not answer".to_owned(),
-        std::io::ErrorKind::UnexpectedEof => "it closes without an answer".to_owned(),
+    let describe = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => "no answer in time".to_owned(),
+        std::io::ErrorKind::UnexpectedEof => "the connection was closed without an answer".to_owned(),
         _ => error.to_string(),
     };
     let nonce = spillway_keys::fresh_nonce().map_err(|error| error.to_string())?;
     let hello =
         Hello { version_min: *VERSIONS.start(), version_max: *VERSIONS.end(), role, key: key.id(), nonce };
-    stream.set_read_timeout(Some(PATIENCE)).map_err(said)?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(said)?;
-    stream.write_all(&hello.emit()).map_err(said)?;
+    stream.set_read_timeout(Some(TIMEOUT)).map_err(describe)?;
+    stream.set_write_timeout(Some(TIMEOUT)).map_err(describe)?;
+    stream.write_all(&hello.emit()).map_err(describe)?;
     let mut bytes = [0; WELCOME_BYTES];
-    stream.read_exact(&mut bytes).map_err(said)?;
+    stream.read_exact(&mut bytes).map_err(describe)?;
     let welcome = Welcome::parse(&bytes).map_err(|error| error.to_string())?;
     if welcome.verdict != Verdict::Proceed {
         return Ok(Answer::Refused(welcome.verdict));
@@ -114,29 +113,29 @@ fn greet(stream: &mut TcpStream, key: &Key, role: Role) -> Result<Answer, String
     if !verify(key, Prover::Server, &transcript, &welcome.proof) {
         return Ok(Answer::WrongProof);
     }
-    // So that the server's log has a link that ended rather than a stranger.
-    stream.write_all(&prove(key, Prover::Opener, &transcript)).map_err(said)?;
+    // Complete the handshake: otherwise the server's log reports a peer that failed to authenticate.
+    stream.write_all(&prove(key, Prover::Opener, &transcript)).map_err(describe)?;
     Ok(Answer::Accepted(welcome))
 }
 
-fn judged(answer: Answer, has_key: bool, role: Role) -> Finding {
+fn link_finding(answer: Answer, has_key: bool, role: Role) -> Finding {
     let ours = format!("{} to {}", VERSIONS.start(), VERSIONS.end());
     match answer {
         Answer::Accepted(welcome) => Finding::ok(
             "link",
             format!(
-                "version {} (this command speaks {ours}); the key is accepted of a {role}; {} connections a link",
+                "version {} (this command supports {ours}); the key is accepted for a {role}; {} connections a link",
                 welcome.version, welcome.connections_max
             ),
         ),
         Answer::WrongProof => Finding::missing(
             "link",
-            "whoever answers knows the name of the key and not the key",
-            "this is not the server that it should be: look who listens there",
+            "the peer knows the key's id but not the key",
+            "this is not your server: check which program listens there",
         ),
         Answer::Refused(Verdict::Version) => Finding::missing(
             "link",
-            format!("the server speaks none of versions {ours}"),
+            format!("the server supports none of versions {ours}"),
             "update the older of the two: versions N and N-1 work together",
         ),
         Answer::Refused(Verdict::Full) => {
@@ -144,13 +143,13 @@ fn judged(answer: Answer, has_key: bool, role: Role) -> Finding {
         }
         Answer::Refused(_) if has_key => Finding::missing(
             "link",
-            format!("it is a link port, and does not accept this key of a {role}"),
+            format!("this is a link port, but it rejects this key for a {role}"),
             "give both sides the same file: --key for helpers, --client-key for library clients",
         ),
         Answer::Refused(_) => Finding::warning(
             "link",
-            "it is a link port, and wants a key",
-            "name the key file with --key to see whether it is accepted",
+            "this is a link port that requires a key",
+            "give the key file with --key to check whether it is accepted",
         ),
     }
 }
@@ -162,7 +161,7 @@ mod tests {
     use super::super::finding::State;
     use super::*;
 
-    /// What comes of a server that answers with these bytes.
+    /// The findings about a server that answers with these bytes.
     fn against(answer: Vec<u8>) -> Vec<Finding> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -178,26 +177,26 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_told_apart() {
+    fn each_kind_of_answer_has_a_finding() {
         let last = |answer: Vec<u8>| against(answer).pop().unwrap();
         let other = last(b"-ERR unknown command\r\n".to_vec());
-        assert!(other.state == State::Missing && other.found.contains("no link port"), "{other}");
+        assert!(other.state == State::Missing && other.found.contains("not a link port"), "{other}");
         let noise = last(vec![b'x'; WELCOME_BYTES]);
-        assert!(noise.found.contains("no link port"), "{noise}");
+        assert!(noise.found.contains("not a link port"), "{noise}");
         let key = last(Welcome::refusal(Verdict::Key).emit().to_vec());
         assert!(key.state == State::Warning && key.next.contains("--key"), "{key}");
         let version = last(Welcome::refusal(Verdict::Version).emit().to_vec());
         assert!(version.state == State::Missing && version.next.contains("update"), "{version}");
         let full = last(Welcome::refusal(Verdict::Full).emit().to_vec());
         assert_eq!(full.state, State::Missing);
-        let mut lie = Welcome::refusal(Verdict::Full);
-        (lie.verdict, lie.version, lie.connections_max) = (Verdict::Proceed, 1, 5);
-        let lie = last(lie.emit().to_vec());
-        assert!(lie.state == State::Missing && lie.found.contains("not the key"), "{lie}");
+        let mut impostor = Welcome::refusal(Verdict::Full);
+        (impostor.verdict, impostor.version, impostor.connections_max) = (Verdict::Proceed, 1, 5);
+        let impostor = last(impostor.emit().to_vec());
+        assert!(impostor.state == State::Missing && impostor.found.contains("not the key"), "{impostor}");
     }
 
     #[test]
-    fn nobody_there_is_told() {
+    fn an_unreachable_server_is_a_finding() {
         let free = spillway_ports::free_address().to_string();
         let refused = findings(&free, None, Role::Helper).pop().unwrap();
         assert!(refused.state == State::Missing && refused.next.contains("spillway run"), "{refused}");

@@ -1,16 +1,16 @@
-//! Debian's units of memcached and redis: what they need before their servers can be helped.
+//! Checks Debian's units of memcached and redis for what helped servers need.
 
 use std::fs;
 use std::path::Path;
 
 use super::finding::Finding;
 
-/// Units that we have drop-ins for.
+/// Units for which Spillway has drop-ins.
 const UNITS: [&str; 2] = ["memcached.service", "redis-server.service"];
-/// Where packages put the drop-ins, and where a source tree has them.
+/// The drop-ins of an installed package, and of a source tree.
 const PACKAGED: &str = "/usr/share/spillway/systemd";
 const SOURCE: &str = "packaging/systemd";
-/// Where units are, those of the administrator first.
+/// Unit directories; the administrator's overrides the others.
 const FOLDERS: [&str; 3] = ["/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system"];
 
 pub(super) fn findings() -> Vec<Finding> {
@@ -35,7 +35,7 @@ fn findings_under(root: &Path) -> Vec<Finding> {
     UNITS.iter().filter_map(|name| Some(finding((name, ours), &unit(name)?, &drop_ins(name)))).collect()
 }
 
-/// `ours`: where the drop-ins that we have for it are.
+/// `ours`: the directory of Spillway's drop-ins.
 fn finding((name, ours): (&str, &str), unit: &str, drop_ins: &str) -> Finding {
     let what = "unit";
     let paths = |text: &str, option: &str| -> Vec<String> {
@@ -43,7 +43,7 @@ fn finding((name, ours): (&str, &str), unit: &str, drop_ins: &str) -> Finding {
         text.lines().filter_map(value).flat_map(|line| words(&line)).collect()
     };
     let all = format!("{unit}\n{drop_ins}");
-    // What comes later replaces what was there, as both files of ours have it.
+    // The last ExecStart= counts: drop-ins clear the unit's with an empty one first.
     let start = all.lines().rfind(|line| line.trim_start().starts_with("ExecStart=")).unwrap_or_default();
     if !paths(start, "ExecStart").iter().any(|word| word.ends_with("/spillway")) {
         let next =
@@ -58,7 +58,7 @@ fn finding((name, ours): (&str, &str), unit: &str, drop_ins: &str) -> Finding {
         None => Finding::ok(what, format!("{name} starts its server under Spillway")),
         Some(path) => Finding::missing(
             what,
-            format!("{name} forbids to execute {path} (NoExecPaths=/)"),
+            format!("{name} does not allow to execute {path} (NoExecPaths=/)"),
             format!("add to its drop-in: ExecPaths={path}"),
         ),
     }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_unit_that_forbids_the_preload_is_named() {
+    fn a_unit_that_forbids_the_preload_library_is_a_finding() {
         let unit = "[Service]\nExecStart=/usr/bin/redis-server\nNoExecPaths=/\nExecPaths=/usr/bin/redis-server /lib\n";
         assert_eq!(finding(("r.service", SOURCE), unit, "").state, State::Ok);
         let start = "[Service]\nExecStart=\nExecStart=/usr/bin/spillway run -- /usr/bin/redis-server\n";
@@ -93,22 +93,22 @@ mod tests {
     }
 
     #[test]
-    fn drop_ins_are_where_this_machine_has_them() {
+    fn drop_ins_are_named_where_this_host_has_them() {
         let root = std::env::temp_dir().join(format!("spillway-units-{}", std::process::id()));
         let units = root.join("lib/systemd/system");
         fs::create_dir_all(&units).unwrap();
         fs::write(units.join("memcached.service"), "[Service]\nExecStart=/usr/bin/memcached\n").unwrap();
-        let said = || findings_under(&root).pop().expect("a unit").to_string();
-        let from_source = said();
+        let next_step = || findings_under(&root).pop().expect("a unit").to_string();
+        let from_source = next_step();
         fs::create_dir_all(root.join("usr/share/spillway/systemd")).unwrap();
-        let packaged = said();
+        let packaged = next_step();
         fs::remove_dir_all(&root).unwrap();
         assert!(from_source.contains("copy packaging/systemd/memcached.service.d"), "{from_source}");
         assert!(packaged.contains("copy /usr/share/spillway/systemd/memcached.service.d"), "{packaged}");
     }
 
     #[test]
-    fn a_machine_without_units_is_fine() {
+    fn a_host_without_units_has_no_findings() {
         assert!(findings_under(Path::new("/no/such/root")).is_empty());
     }
 }

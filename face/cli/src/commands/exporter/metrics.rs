@@ -1,21 +1,20 @@
-//! What the exporter exposes: each metric with its samples, one for each server.
+//! The exporter's metrics, each with one sample for each server.
 
 use spillway_metrics::{Declared, Exposition, Family};
 use spillway_shim_core::status::{Counter, ServerPage, ServerStatus, State, Traffic, Unreadable};
 
 use crate::commands::servers::{connections, established, of, refusals};
 
-/// The server's program, its ordinary port, and its process id: programs and ports repeat in other network namespaces.
+/// Labels of a server. The process id is needed because programs and ports repeat in other network namespaces.
 const SERVER: &[&str] = &["program", "port", "pid"];
 const REFUSED: &[&str] = &["program", "port", "pid", "reason"];
 
-/// The servers of this host, as one scrape finds them.
 pub(super) struct Servers {
-    seen: Vec<Seen>,
+    samples: Vec<ServerSample>,
     unreadable: usize,
 }
 
-struct Seen {
+struct ServerSample {
     /// Values of the labels [`SERVER`].
     labels: [String; 3],
     status: ServerStatus,
@@ -23,24 +22,23 @@ struct Seen {
 
 impl From<(Vec<ServerPage>, Vec<Unreadable>)> for Servers {
     fn from((pages, unreadable): (Vec<ServerPage>, Vec<Unreadable>)) -> Servers {
-        let seen = |page: &ServerPage| {
+        let samples = |page: &ServerPage| {
             let status = page.status().ok()?;
-            Some(Seen {
+            Some(ServerSample {
                 labels: [page.program(), status.helped_port.to_string(), page.pid.to_string()],
                 status,
             })
         };
-        let all: Vec<Seen> = pages.iter().filter_map(seen).collect();
-        Servers { unreadable: unreadable.len() + pages.len() - all.len(), seen: all }
+        let all: Vec<ServerSample> = pages.iter().filter_map(samples).collect();
+        Servers { unreadable: unreadable.len() + pages.len() - all.len(), samples: all }
     }
 }
 
 impl Servers {
-    /// One sample for each server.
     fn each(&self, family: &mut Family<'_>, value: impl Fn(&ServerStatus) -> u64) {
-        for seen in &self.seen {
-            let [program, port, pid] = &seen.labels;
-            family.count(&[program, port, pid], value(&seen.status));
+        for sample in &self.samples {
+            let [program, port, pid] = &sample.labels;
+            family.count(&[program, port, pid], value(&sample.status));
         }
     }
 
@@ -53,7 +51,7 @@ impl Servers {
     }
 }
 
-/// Writes all metrics but those of the exporter's own process.
+/// Writes all metrics except those of the exporter's own process.
 pub(super) fn expose(servers: &Servers, out: &mut Exposition) {
     Declared::tell(&ALL, servers, out);
 }
@@ -94,9 +92,9 @@ const ALL: [Declared<Servers>; 15] = [
         REFUSED,
         "Links, virtual connections and sessions that were refused, by reason.",
         |servers, family| {
-            for seen in &servers.seen {
-                let [program, port, pid] = &seen.labels;
-                for (reason, count) in refusals(&seen.status) {
+            for sample in &servers.samples {
+                let [program, port, pid] = &sample.labels;
+                for (reason, count) in refusals(&sample.status) {
                     family.count(&[program, port, pid, reason], count);
                 }
             }
@@ -171,9 +169,9 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_servers_exposes_that() {
+    fn a_host_without_readable_servers_counts_unreadable_pages() {
         let mut out = Exposition::new();
-        expose(&Servers { seen: Vec::new(), unreadable: 2 }, &mut out);
+        expose(&Servers { samples: Vec::new(), unreadable: 2 }, &mut out);
         assert!(out.into_text().contains("spillway_server_pages_unreadable 2\n"));
     }
 }

@@ -30,7 +30,7 @@ fn section(text: &mut String, command: &Command, name: &str) {
     }
 }
 
-/// Options of every command have a table of their own.
+/// Whether every command has this option; docs/commands.md lists these once.
 fn is_common(arg: &Arg) -> bool {
     ["help", "version", "log", "verbose"].contains(&arg.get_id().as_str())
 }
@@ -63,7 +63,7 @@ fn meaning(arg: &Arg) -> String {
     escape(&words.join(" ")).replace('\n', " ")
 }
 
-/// The default that clap knows, or that the help text names.
+/// The default value in the help text's `[default: …]`, otherwise clap's.
 fn default(arg: &Arg) -> String {
     let values: Vec<String> =
         arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();

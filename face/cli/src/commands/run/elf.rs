@@ -1,27 +1,26 @@
-//! What we need to know of a program file.
+//! Reads from an ELF file whether the preload library can be loaded into it.
 
 use object::elf::{FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, FileKind};
 
-/// One ELF file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Elf {
-    /// The kind of processor, as ELF numbers them.
+    /// ELF's number of the processor architecture.
     pub(super) machine: u16,
     pub(super) is_64_bit: bool,
-    /// The dynamic linker; static programs have none.
+    /// Path of the dynamic linker; `None` for static programs.
     pub(super) interpreter: Option<String>,
     pub(super) is_go: bool,
-    /// The latest glibc version that it asks for.
+    /// The newest glibc version that the file requires.
     pub(super) glibc: Option<Version>,
 }
 
-/// A version of glibc: 2 and 36.
+/// A glibc version, such as (2, 36).
 pub(super) type Version = (u32, u32);
 
 impl Elf {
-    /// `None` for anything else than an ELF file, and for one that makes no sense.
+    /// `None`: not an ELF file, or a malformed one.
     pub(super) fn parse(bytes: &[u8]) -> Option<Elf> {
         match FileKind::parse(bytes).ok()? {
             FileKind::Elf64 => parse::<FileHeader64<Endianness>>(bytes).ok(),
@@ -51,7 +50,7 @@ fn parse<H: FileHeader<Endian = Endianness>>(bytes: &[u8]) -> object::Result<Elf
             }
         }
     }
-    // A stripped program may have no sections: the rest is as far as it can be told.
+    // A stripped program may have no sections; the segments have to do.
     let Ok(sections) = header.sections(endian, bytes) else { return Ok(elf) };
     for section in sections.iter() {
         elf.is_go |= sections.section_name(endian, section).is_ok_and(|name| name == b".go.buildinfo");
@@ -73,7 +72,7 @@ fn glibc_version(name: &[u8]) -> Option<Version> {
     version(core::str::from_utf8(name).ok()?.strip_prefix("GLIBC_")?)
 }
 
-/// Reads `2.36`, or `2.2.5` without its last part.
+/// Parses `2.36` or `2.2.5`; ignores the third number.
 pub(super) fn version(text: &str) -> Option<Version> {
     let mut parts = text.split('.').map(|part| part.parse().ok());
     Some((parts.next()??, parts.next()??))
@@ -86,7 +85,7 @@ mod tests {
     const INTERPRETER: u32 = 3;
     const NOTE: u32 = 4;
 
-    /// A program header table of these (type, content).
+    /// An ELF file with these segments: (type, content).
     fn program(machine: u16, parts: &[(u32, &[u8])]) -> Vec<u8> {
         let mut bytes = vec![0; 64 + 56 * parts.len()];
         bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_apart() {
+    fn static_dynamic_and_go_programs_are_recognised() {
         let glibc =
             Elf::parse(&program(62, &[(1, b"code"), (INTERPRETER, b"/lib64/ld-linux-x86-64.so.2\0")]));
         let glibc = glibc.unwrap();
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn this_program_needs_a_glibc() {
+    fn this_program_requires_glibc() {
         let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         let elf = Elf::parse(&own).unwrap();
         assert!(elf.glibc.is_some_and(|version| ((2, 2)..(3, 0)).contains(&version)), "{elf:?}");
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_in_a_program_are_no_panic() {
+    fn malformed_programs_do_not_panic() {
         let whole = program(62, &[(INTERPRETER, b"/lib/ld.so\0"), (NOTE, b"x")]);
         for cut in 0..whole.len() {
             let _ = Elf::parse(&whole[..cut]);

@@ -1,4 +1,4 @@
-//! Whether the dynamic linker will load the shim into a command, and its calls will come by.
+//! Whether the dynamic linker loads the preload library into a command, and the command calls the C library.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -12,10 +12,9 @@ use spillway_shim_core::config::glibc_version;
 use super::elf::{Elf, Version};
 use super::script;
 
-/// Scripts whose interpreters are scripts, and scripts that start scripts, up to this depth.
+/// Depth to which scripts that are interpreted by, or start, other scripts are followed.
 const DEPTH: u32 = 4;
 
-/// Why a command runs without the shim.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
     NoShim(PathBuf),
@@ -49,14 +48,22 @@ impl fmt::Display for Unfit {
             }
             Unfit::Go(path) => write!(
                 f,
-                "{} is a Go program and cannot be helped: it makes system calls past the C library",
+                "{} is a Go program and cannot be helped: it makes system calls without the C library",
                 path.display()
             ),
             Unfit::OtherMachine(path) => {
-                write!(f, "{} is built for another kind of processor than the shim", path.display())
+                write!(
+                    f,
+                    "{} is built for another kind of processor than the preload library",
+                    path.display()
+                )
             }
             Unfit::Bits32(path) => {
-                write!(f, "{} is a 32-bit program and cannot be helped: the shim has 64 bits", path.display())
+                write!(
+                    f,
+                    "{} is a 32-bit program and cannot be helped: the preload library is 64-bit",
+                    path.display()
+                )
             }
             Unfit::Privileged(path) => write!(
                 f,
@@ -72,7 +79,8 @@ impl fmt::Display for Unfit {
             ),
             Unfit::OldGlibc { needed, found } => write!(
                 f,
-                "the shim needs glibc {}.{}, and this system has {}.{}; install a Spillway that was built for it",
+                "the preload library needs glibc {}.{}, and this system has {}.{}; install a Spillway that was built \
+                 for it",
                 needed.0, needed.1, found.0, found.1
             ),
             Unfit::Unreadable(path, why) => write!(f, "{} cannot be examined: {why}", path.display()),
@@ -80,12 +88,11 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// Whether the shim can be loaded into this command.
 pub(super) fn can_preload(command: &OsStr, shim: &Path) -> Result<(), Unfit> {
     let path = found(command).ok_or_else(|| Unfit::NotFound(command.to_owned()))?;
     let library = fs::read(shim).map_err(|error| Unfit::Unreadable(shim.to_path_buf(), error.to_string()))?;
     let Some(library) = Elf::parse(&library) else {
-        return Err(Unfit::Unreadable(shim.to_path_buf(), "it is no library".into()));
+        return Err(Unfit::Unreadable(shim.to_path_buf(), "not an ELF library".into()));
     };
     if let (Some(needed), Some(found)) = (library.glibc, glibc_version())
         && needed > found
@@ -111,11 +118,13 @@ fn examine(path: &Path, shim: &Elf, depth: u32) -> Result<(), Unfit> {
     let unreadable = |why: String| Unfit::Unreadable(path.to_path_buf(), why);
     let bytes = fs::read(path).map_err(|error| unreadable(error.to_string()))?;
     if let Some(script) = bytes.strip_prefix(b"#!") {
-        // The system ignores set-user-ID of scripts.
+        // The kernel ignores set-user-ID of scripts, so `examine_rights` is not needed.
         return if depth == 0 { Ok(()) } else { examine_script(script, shim, depth) };
     }
     examine_rights(path)?;
-    let Some(elf) = Elf::parse(&bytes) else { return Err(unreadable("it is no program".into())) };
+    let Some(elf) = Elf::parse(&bytes) else {
+        return Err(unreadable("neither an ELF program nor a script".into()));
+    };
     if !elf.is_64_bit {
         return Err(Unfit::Bits32(path.to_path_buf()));
     }
@@ -132,13 +141,13 @@ fn examine(path: &Path, shim: &Elf, depth: u32) -> Result<(), Unfit> {
     }
 }
 
-/// Programs that gain rights when they start are loaded without preloads.
+/// The dynamic linker ignores LD_PRELOAD in programs that gain rights when they start (ld.so(8)).
 fn examine_rights(path: &Path) -> Result<(), Unfit> {
     let mode = fs::metadata(path).map_or(0, |status| status.permissions().mode());
     if mode & 0o6000 != 0 {
         return Err(Unfit::Privileged(path.to_path_buf()));
     }
-    // Root gains nothing by file capabilities.
+    // File capabilities give root no further rights, so LD_PRELOAD works.
     let mut value = [0u8; 64];
     let has_capabilities = rustix::fs::getxattr(path, "security.capability", &mut value[..]).is_ok();
     if has_capabilities && !rustix::process::getuid().is_root() {
@@ -147,8 +156,8 @@ fn examine_rights(path: &Path) -> Result<(), Unfit> {
     Ok(())
 }
 
-/// A script is as fit as its interpreter, and as what it starts in its place: all have the same environment. Where
-/// it may start one of several, one fit program is enough.
+/// A script needs a fit interpreter and a fit program behind `exec`, since both inherit LD_PRELOAD. If it may start one
+/// of several programs, one fit program is enough.
 fn examine_script(script: &[u8], shim: &Elf, depth: u32) -> Result<(), Unfit> {
     let text = String::from_utf8_lossy(script);
     let (first_line, rest) = text.split_once('\n').unwrap_or((&text, ""));
@@ -171,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_this_machine() {
+    fn commands_of_this_host_can_be_preloaded() {
         let own = env::current_exe().unwrap();
         assert_eq!(can_preload(OsStr::new("sh"), &own), Ok(()));
         let missing = OsStr::new("no-such-command-here");
@@ -187,11 +196,11 @@ mod tests {
         assert_eq!(examine(&path, &other, 4), Err(Unfit::OtherMachine(path)));
         assert!(examine_script(b"/bin/sh\nexec sleep 1\n", &other, 4).is_err());
         assert_eq!(examine_script(b"/bin/sh\nexec no-such-command-here\n", &shim, 4), Ok(()));
-        assert_eq!(examine_script(b"no-such-interpreter\n", &shim, 4), Ok(()), "the system will say so");
+        assert_eq!(examine_script(b"no-such-interpreter\n", &shim, 4), Ok(()), "exec reports it");
     }
 
     #[test]
-    fn an_old_glibc_is_named() {
+    fn an_old_glibc_is_an_error_with_both_versions() {
         let text = Unfit::OldGlibc { needed: (2, 36), found: (2, 28) }.to_string();
         assert!(text.contains("2.36") && text.contains("2.28"), "{text}");
     }

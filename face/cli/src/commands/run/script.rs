@@ -1,13 +1,13 @@
-//! Which programs a script starts in its own place, as far as that can be seen without running it.
+//! Finds the programs that a script starts with `exec`, without running the script.
 //!
-//! Only what is plain counts: `exec` and a name, or a variable that is given a plain name once. Nobody is refused for
-//! what cannot be seen; the shim itself decides in the process that waits for clients.
+//! Recognises `exec NAME`, and `exec $VARIABLE` if the variable is assigned one plain name. A script with other forms
+//! is not rejected: the preload library itself decides in the process that waits for clients.
 
-/// Lines and programs that are looked at.
+/// Lines that are read, and programs that are examined.
 const LINES_MAX: usize = 10_000;
 const PROGRAMS_MAX: usize = 16;
 
-/// What the first line says: the interpreter and its arguments, without those of `env`.
+/// The interpreter in a script's first line; for `env` the program that it starts.
 pub(super) fn interpreter(first_line: &str) -> Option<&str> {
     let mut words = first_line.trim().split_ascii_whitespace();
     let program = words.next()?;
@@ -17,7 +17,7 @@ pub(super) fn interpreter(first_line: &str) -> Option<&str> {
     words.find(|word| !word.starts_with('-') && !word.contains('='))
 }
 
-/// The programs behind `exec`, in shells and Perl.
+/// The programs behind `exec`, in shell and Perl scripts.
 pub(super) fn executed(text: &str) -> Vec<String> {
     let mut variables: Vec<(&str, &str)> = Vec::new();
     let mut programs = Vec::new();
@@ -47,7 +47,7 @@ fn assignment(line: &str) -> Option<(&str, &str)> {
 fn after_exec(line: &str) -> Option<&str> {
     let line = line.strip_prefix("exec").or_else(|| Some(line.split_once("; exec")?.1))?;
     let rest = line.strip_prefix([' ', '\t', '('])?.trim_start();
-    // `exec >file` changes descriptors only.
+    // `exec >file` only redirects descriptors.
     (!rest.starts_with(['>', '<', '-', '&']) && !rest.starts_with(|c: char| c.is_ascii_digit()))
         .then_some(rest)
 }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interpreters_are_seen_through_env() {
+    fn interpreters_are_found_behind_env() {
         let cases = [
             ("/bin/sh -e", "/bin/sh"),
             (" /usr/bin/perl -w", "/usr/bin/perl"),
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_behind_exec_is_seen() {
+    fn the_program_behind_exec_is_found() {
         let shell = "#!/bin/sh\nset -e\nSERVER=/opt/cache/bin/server\nexec 3>/dev/null\nexec >>log\n\
                      [ -x $SERVER ] || exit 1; exec \"$SERVER\" --port 1 \"$@\"\n";
         assert_eq!(executed(shell), ["/opt/cache/bin/server"]);
@@ -98,11 +98,11 @@ mod tests {
         assert_eq!(executed("exec memcached -m 64"), ["memcached"]);
         assert_eq!(executed("execute this\n# exec nothing\nexec \"$@\"\nexec $(which x)\n"), [""; 0]);
         let twice = "A=/bin/one\nA=/bin/two\nexec $A\n";
-        assert_eq!(executed(twice), [""; 0], "which of the two cannot be told");
+        assert_eq!(executed(twice), [""; 0], "the variable has two values");
     }
 
     #[test]
-    fn any_text_is_taken() {
+    fn any_text_is_accepted() {
         for text in
             ["exec", "exec ", "exec \"", "=\n==\n$=x\nexec $", "exec (\"", "; exec", "\u{fe0f}=\u{1f600}"]
         {

@@ -1,12 +1,12 @@
-//! A terminal that is drawn on and left as it was.
+//! Draws full-screen text on a terminal, and restores the terminal.
 
 use std::io::{self, Write, stdout};
 
-/// Of a terminal that does not say.
+/// The size of a terminal that does not report one.
 const COLUMNS: usize = 80;
 const ROWS: usize = 24;
 
-/// The other screen, without a cursor. Restored when dropped, a panic included.
+/// The terminal's alternate screen, without a cursor. Dropping it, also in a panic, restores the terminal.
 pub(super) struct Screen;
 
 impl Screen {
@@ -17,7 +17,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Draws these lines over what was there, as many and as much of them as there is room for.
+    /// Draws lines over the previous ones, cut to the terminal's size.
     pub(super) fn draw(&mut self, lines: &[String]) -> io::Result<()> {
         let (columns, rows) = size();
         let mut frame = String::from("\x1b[H");
@@ -25,7 +25,7 @@ impl Screen {
             if row > 0 {
                 frame.push_str("\r\n");
             }
-            // Cleared first: after the last column this would take the last character.
+            // Clear the line before writing: after a full line this would erase its last character.
             frame.push_str("\x1b[2K");
             frame.extend(line.chars().take(columns));
         }
@@ -37,7 +37,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Nothing can be done for a terminal that is gone.
+        // Ignored: the terminal may be closed.
         let _ = stdout().write_all(b"\x1b[?25h\x1b[?1049l").and_then(|()| stdout().flush());
     }
 }

@@ -1,38 +1,37 @@
-//! Servers of this machine that run under `spillway run`, from their pages in shared memory.
+//! Samples of this host's servers under `spillway run`, from their status pages.
 
 use serde_json::{Value, json};
 use spillway_shim_core::status::{ServerStatus, Traffic, find};
 
 use crate::commands::servers::{connections, established, of, refusals};
 
-/// One server at one look.
-pub(crate) struct SeenServer {
+pub(crate) struct ServerSample {
     pub(crate) pid: u32,
     pub(crate) program: String,
     pub(crate) status: ServerStatus,
-    /// Since the look before.
+    /// Rates since the previous snapshot.
     pub(crate) rates: Option<ServerRates>,
 }
 
-/// What a server has done between two looks, each second.
+/// A server's rates per second between two snapshots.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ServerRates {
     pub(crate) messages: f64,
     pub(crate) batches: f64,
-    /// None without batches.
+    /// `None` without batches.
     pub(crate) messages_per_batch: Option<f64>,
     pub(crate) stalls: f64,
     pub(crate) refused: f64,
 }
 
-/// All servers whose pages we may read.
-pub(super) fn look(before: &[SeenServer]) -> Vec<SeenServer> {
+/// All servers whose status pages this user may read.
+pub(super) fn sample(before: &[ServerSample]) -> Vec<ServerSample> {
     let (pages, _) = find();
     let read = pages.iter().filter_map(|page| Some((page, page.status().ok()?)));
     read.map(|(page, status)| {
         let earlier = before.iter().find(|seen| seen.pid == page.pid);
         let rates = earlier.and_then(|earlier| ServerRates::between(&earlier.status, &status));
-        SeenServer { pid: page.pid, program: page.program(), status, rates }
+        ServerSample { pid: page.pid, program: page.program(), status, rates }
     })
     .collect()
 }
@@ -56,12 +55,11 @@ impl ServerRates {
     }
 }
 
-impl SeenServer {
+impl ServerSample {
     pub(super) fn links(&self) -> usize {
         established(&self.status)
     }
 
-    /// Virtual connections of all links.
     pub(super) fn connections(&self) -> u64 {
         connections(&self.status)
     }

@@ -1,24 +1,23 @@
-//! Sidecars of this machine.
+//! Samples of this host's sidecars.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use spillway_sidecar::SidecarStatus;
 
-/// One sidecar at one look.
-pub(crate) struct SeenSidecar {
+pub(crate) struct SidecarSample {
     socket: PathBuf,
     status: SidecarStatus,
-    /// Replies a second, since the look before.
+    /// Since the previous snapshot.
     replies_per_s: Option<f64>,
 }
 
-/// The sidecar that answers at this socket, if it is one.
-pub(super) fn look(socket: &Path, before: &[SeenSidecar]) -> Option<SeenSidecar> {
+/// Queries the sidecar at this socket. `None`: no sidecar answers there.
+pub(super) fn sample(socket: &Path, before: &[SidecarSample]) -> Option<SidecarSample> {
     let status = spillway_sidecar::query(socket).ok()?;
     let earlier = before.iter().find(|seen| seen.socket == socket && seen.status.pid == status.pid);
     let replies_per_s = earlier.and_then(|earlier| rate(&earlier.status, &status));
-    Some(SeenSidecar { socket: socket.to_owned(), status, replies_per_s })
+    Some(SidecarSample { socket: socket.to_owned(), status, replies_per_s })
 }
 
 fn rate(before: &SidecarStatus, after: &SidecarStatus) -> Option<f64> {
@@ -26,7 +25,7 @@ fn rate(before: &SidecarStatus, after: &SidecarStatus) -> Option<f64> {
     Some(after.replies.saturating_sub(before.replies) as f64 * 1000.0 / ms as f64)
 }
 
-impl SeenSidecar {
+impl SidecarSample {
     pub(super) fn lines(&self) -> Vec<String> {
         let rate = self.replies_per_s.map_or_else(String::new, |rate| format!("{rate:.0} replies/s"));
         self.status
@@ -48,10 +47,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_of_the_time_between() {
+    fn rates_cover_the_time_between_two_samples() {
         let status = |uptime_ms, replies| SidecarStatus { uptime_ms, replies, ..SidecarStatus::default() };
         assert_eq!(rate(&status(1000, 100), &status(3000, 500)), Some(200.0));
         assert_eq!(rate(&status(1000, 100), &status(1000, 500)), None);
-        assert_eq!(rate(&status(9000, 100), &status(1000, 0)), None, "another one by now");
+        assert_eq!(rate(&status(9000, 100), &status(1000, 0)), None, "the sidecar was restarted");
     }
 }

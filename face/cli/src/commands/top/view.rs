@@ -1,18 +1,17 @@
-//! What `top` shows, in lines of 79 columns at most (but for names that are longer than others).
+//! The text of `top`, in lines of 79 columns at most, unless a name is long.
 
 use spillway_helper::{HelperStatus, Rates, ServiceRates, ServiceStatus};
 use spillway_shim_core::status::State;
 
-use super::servers::SeenServer;
-use super::{Look, Seen};
+use super::servers::ServerSample;
+use super::{HelperSample, Snapshot};
 
 const HEADS: [&str; 9] =
     ["links", "clients", "req/s", "batch/s", "msg/b", "p50 us", "p99 us", "stall/s", "ref/s"];
 
-/// Everything, helpers first.
-pub(super) fn text(look: &Look) -> Vec<String> {
+pub(super) fn text(snapshot: &Snapshot) -> Vec<String> {
     let mut lines = Vec::new();
-    for Seen { socket, status, rates } in &look.helpers {
+    for HelperSample { socket, status, rates } in &snapshot.helpers {
         if !lines.is_empty() {
             lines.push(String::new());
         }
@@ -21,18 +20,18 @@ pub(super) fn text(look: &Look) -> Vec<String> {
             Err(error) => lines.push(format!("{}: {error}", socket.display())),
         }
     }
-    for sidecar in &look.sidecars {
+    for sidecar in &snapshot.sidecars {
         if !lines.is_empty() {
             lines.push(String::new());
         }
         lines.extend(sidecar.lines());
     }
-    if !look.servers.is_empty() {
+    if !snapshot.servers.is_empty() {
         if !lines.is_empty() {
             lines.push(String::new());
         }
         lines.push(row("server", HEADS));
-        for server in &look.servers {
+        for server in &snapshot.servers {
             lines.push(server_line(server));
             lines.extend(switched(server));
         }
@@ -40,8 +39,8 @@ pub(super) fn text(look: &Look) -> Vec<String> {
     lines
 }
 
-/// What a server knows: its batches come when helpers send them.
-fn server_line(server: &SeenServer) -> String {
+/// A server's line; servers do not measure batch delays.
+fn server_line(server: &ServerSample) -> String {
     let figure = |value: Option<f64>| value.map_or("-".to_owned(), short);
     let rates = server.rates;
     row(
@@ -60,8 +59,8 @@ fn server_line(server: &SeenServer) -> String {
     )
 }
 
-/// Of a server that does not take links.
-fn switched(server: &SeenServer) -> Option<String> {
+/// A line about a server whose link port is closed.
+fn switched(server: &ServerSample) -> Option<String> {
     let state = server.status.state;
     (state != State::On).then(|| format!("  process {}: {}", server.pid, state.name()))
 }
@@ -92,7 +91,7 @@ fn helper(status: &HelperStatus, rates: Option<&Rates>, lines: &mut Vec<String>)
     }
 }
 
-/// Each network thread's share of a core; the busiest ones where they do not fit.
+/// Each network thread's share of a core; only the busiest threads if the line is too short.
 fn cpu(percent: &[f64]) -> String {
     const SHOWN_MAX: usize = 7;
     let mut all: Vec<(usize, f64)> = percent.iter().copied().enumerate().collect();
@@ -140,7 +139,7 @@ fn links(service: &ServiceStatus) -> Option<String> {
     (!each.is_empty()).then(|| format!("  links to {}: {}", service.server, each.join(", ")))
 }
 
-/// Of a service whose library clients ask before they come, since the start.
+/// Requests of library clients for the helper's load since the start; `None` if there were none.
 fn asked(service: &ServiceStatus) -> Option<String> {
     let refused: Vec<String> = service
         .questions_refused
@@ -158,7 +157,6 @@ fn asked(service: &ServiceStatus) -> Option<String> {
     Some(format!("  asked for load {}{refused}{shed}", whole(answered)))
 }
 
-/// A number of things: there are no parts of one.
 fn whole(count: u64) -> String {
     if count < 10 { count.to_string() } else { short(count as f64) }
 }
@@ -240,10 +238,10 @@ mod tests {
         };
         let rates = Rates { seconds: 1.0, context_cpu_percent: vec![100.0; 64], services: vec![rates] };
         let helpers = vec![
-            Seen { socket: "/run/a".into(), status: Ok(status), rates: Some(rates) },
-            Seen { socket: "/run/b".into(), status: Err("nobody there".into()), rates: None },
+            HelperSample { socket: "/run/a".into(), status: Ok(status), rates: Some(rates) },
+            HelperSample { socket: "/run/b".into(), status: Err("no answer".into()), rates: None },
         ];
-        let lines = text(&Look { helpers, sidecars: Vec::new(), servers: Vec::new() });
+        let lines = text(&Snapshot { helpers, sidecars: Vec::new(), servers: Vec::new() });
         assert!(lines.iter().all(|line| line.chars().count() <= 79), "{lines:#?}");
         let all = lines.join("\n");
         assert!(
@@ -253,7 +251,7 @@ mod tests {
         assert!(all.contains("links to 10.0.0.5:11411: 1 waiting, 1 draining"), "{all}");
         assert!(all.contains("asked for load 12k, refused: proof 7; sent away 40"), "{all}");
         assert!(
-            all.contains("and 57 more") && all.contains("2d07h") && all.contains("/run/b: nobody there"),
+            all.contains("and 57 more") && all.contains("2d07h") && all.contains("/run/b: no answer"),
             "{all}"
         );
     }

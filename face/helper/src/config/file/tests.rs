@@ -261,7 +261,10 @@ fn problems_have_line_column_and_a_next_step() {
         (with("clients = \"10.0.0.0/8\""), "4:11: invalid type"),
         (with("link_listen = [\"127.0.0.1:11211\"]"), "4:16: 127.0.0.1:11211 is already used by listen"),
         (with("link_listen = [\"0.0.0.0:11411\"]"), "4:15: library clients of other hosts"),
-        (with("register = \"consul:x\"\nlink_listen = [\"127.0.0.1:1\"]"), "4:12: \"consul:x\" does not name helpers"),
+        (
+            with("register = \"consul:x\"\nlink_listen = [\"127.0.0.1:1\"]"),
+            "4:12: \"consul:x\" does not name helpers",
+        ),
         (with("register = \"dns:a:1\"\nlink_listen = [\"127.0.0.1:1\"]"), "4:12: \"dns:a:1\" names no"),
         (with(ETCD), "4:12: register needs link_listen"),
         (with(&format!("{ETCD}\nlink_listen = [\"127.0.0.1:0\"]")), "4:12: advertise is missing"),

@@ -1,4 +1,4 @@
-//! `spillway-lab sim batching`.
+//! `spillway-lab sim batching`: compares batch policies in a simulation.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use spillway_sim::batching::{
 };
 use spillway_values::parse_duration;
 
-/// A batch of this size goes at once.
+/// A batch of this size leaves at once.
 const MAX_BYTES: usize = 64 * 1024;
-/// Of the server's quota.
+/// Period of the server's CPU quota.
 const PERIOD: Duration = Duration::from_millis(10);
 
 #[derive(Debug, clap::Args)]
@@ -19,28 +19,28 @@ pub(crate) struct Args {
     /// The first seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many seeds; their means are judged
+    /// Number of seeds; the results are means over them
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
-    /// The helper's bound on waiting
+    /// Largest batch delay of the helper
     #[arg(long, value_name = "TIME", default_value = "200us", value_parser = delay)]
     max_delay: Duration,
-    /// What of a core the server may use, in percent; 100: all of it
+    /// Share of a core that the server may use, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
     quota: u32,
-    /// What `following` is told of the service: it may wait for a quarter of this [default: as long as the others]
+    /// SLA for `following`, whose batch delay is a quarter of it [default: --max-delay as for the others]
     #[arg(long, value_name = "TIME", value_parser = delay)]
     sla: Option<Duration>,
-    /// The server takes this many times as long for everything: a slow machine
+    /// Multiply the server's costs by this factor, as on a slow host
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = factor)]
     slower: f64,
-    /// How long each step of the load is
+    /// Length of each step of the load
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = step)]
     step: Duration,
-    /// Requests come at equal distances, instead of independently
+    /// Send requests at equal intervals instead of a Poisson process
     #[arg(long)]
     even: bool,
-    /// As JSON: one object in all
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -58,12 +58,12 @@ fn factor(text: &str) -> Result<f64, String> {
     given.ok_or_else(|| "give a factor from 0.1 to 10".into())
 }
 
-fn within(text: &str, least: Duration, most: Duration, words: &str) -> Result<Duration, String> {
+fn within(text: &str, least: Duration, most: Duration, range: &str) -> Result<Duration, String> {
     let time = parse_duration(text).map_err(|why| why.to_string())?;
-    if (least..=most).contains(&time) { Ok(time) } else { Err(format!("give a time from {words}")) }
+    if (least..=most).contains(&time) { Ok(time) } else { Err(format!("give a time from {range}")) }
 }
 
-/// Nothing here fails.
+/// Returns the number of failed seeds, which is always 0.
 pub(super) fn run(args: &Args) -> u64 {
     let arrivals = if args.even { Arrivals::Even } else { Arrivals::Poisson };
     let course = Course { arrivals, ..Course::up_and_down(&RATES_PER_S, args.step) };
@@ -88,16 +88,17 @@ pub(super) fn run(args: &Args) -> u64 {
     let mut found = Vec::new();
     for (name, policy) in policies {
         let runs: Vec<_> = seeds().map(|seed| play(&contest.course, policy, &setting, seed)).collect();
-        let judged: Vec<_> = runs.iter().zip(&reference).map(|(ours, theirs)| ratios(ours, theirs)).collect();
-        let (steps, judged) = (&runs[0], Judged::mean(&judged));
+        let ratios_to_adaptive: Vec<_> =
+            runs.iter().zip(&reference).map(|(ours, theirs)| ratios(ours, theirs)).collect();
+        let (steps, ratios_to_adaptive) = (&runs[0], Judged::mean(&ratios_to_adaptive));
         if !args.json {
-            tell(name, steps, judged);
+            print_policy(name, steps, ratios_to_adaptive);
         }
-        let steps: Vec<_> = steps.iter().map(object).collect();
+        let steps: Vec<_> = steps.iter().map(step_json).collect();
         found.push(json!({
             "policy": name,
-            "over_adaptive_p99": judged.p99,
-            "over_adaptive_server_cpu": judged.server_cpu,
+            "over_adaptive_p99": ratios_to_adaptive.p99,
+            "over_adaptive_server_cpu": ratios_to_adaptive.server_cpu,
             "steps_of_first_seed": steps,
         }));
     }
@@ -107,8 +108,11 @@ pub(super) fn run(args: &Args) -> u64 {
     0
 }
 
-fn tell(name: &str, steps: &[Figures], judged: Judged) {
-    println!("{name}: {:.3} of adaptive's p99, {:.3} of its server CPU", judged.p99, judged.server_cpu);
+fn print_policy(name: &str, steps: &[Figures], ratios_to_adaptive: Judged) {
+    println!(
+        "{name}: {:.3} of adaptive's p99, {:.3} of its server CPU",
+        ratios_to_adaptive.p99, ratios_to_adaptive.server_cpu
+    );
     println!("  requests/s  p50/us  p99/us  server us/request  messages/batch  batch each/us");
     for step in steps {
         println!(
@@ -118,7 +122,7 @@ fn tell(name: &str, steps: &[Figures], judged: Judged) {
     }
 }
 
-fn object(step: &Figures) -> serde_json::Value {
+fn step_json(step: &Figures) -> serde_json::Value {
     json!({
         "requests_per_second": step.per_s,
         "p50_us": step.p50_us,

@@ -1,4 +1,4 @@
-//! `spillway-lab sim`: the shipped core in a simulated world.
+//! `spillway-lab sim`: runs the shipped core in simulations.
 
 mod batching;
 mod policy;
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// Run the shipped core in a simulated world, from a seed
+/// Run the shipped core in a simulation, from a seed
 ///
-/// With `relay`, `session` and `tcp` each seed is a world of its own: its delays, sizes, windows, policies and faults. A storm
-/// of faults is followed by calm, in which everything must end. The exit status is 1 when something was wrong.
+/// With `relay`, `session` and `tcp` the seed decides delays, sizes, windows, policies and faults. A phase with faults
+/// is followed by one without, in which everything must end. The exit status is 1 when a check failed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -27,30 +27,30 @@ pub(crate) struct Args {
 enum What {
     /// Clients, helpers and a server over links, with faults; every byte is checked
     Relay(relay::Args),
-    /// Sessions that move between helpers and the server while those break, sleep and restart; every byte is checked
+    /// Sessions that move between helpers and the server while these fail, stall and restart; every byte is checked
     Session(session::Args),
-    /// Policies of batching under a load that goes up and down: what they cost a server, and in latency
+    /// Batch policies under a load that rises and falls: latency, and the server's CPU time
     Batching(batching::Args),
-    /// Processes that ask for help when they are late, and a server that releases them; every decision is checked
+    /// Processes that use helpers when replies are late, and a server that releases them; every decision is checked
     Policy(policy::Args),
-    /// The user-level TCP stack: hosts on a network that loses, delays, reorders, repeats and damages frames; every byte and
+    /// The user-level TCP stack on a network that loses, delays, reorders, repeats and damages frames; every byte and
     /// every frame is checked
     Tcp(tcp::Args),
 }
 
-/// What every world is run with.
+/// Options of the simulations with faults.
 #[derive(Debug, clap::Args)]
 struct Runs {
     /// The first seed
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// How many seeds, one after the other
+    /// Number of seeds
     #[arg(long, default_value_t = 1)]
     seeds: u64,
-    /// Steps of each storm: arrivals, turns, timers
+    /// Steps of the phase with faults: arrivals, turns, timers
     #[arg(long, default_value_t = 20_000)]
     steps: u64,
-    /// As JSON: one object a seed
+    /// Print one JSON object for each seed
     #[arg(long)]
     json: bool,
 }
@@ -71,7 +71,7 @@ impl Runs {
         self.seed..self.seed.saturating_add(self.seeds)
     }
 
-    /// Prints a report: as JSON, or as a line of the table.
+    /// Prints a report as JSON or as a line of the table.
     fn print(&self, report: &impl Serialize, line: impl Display) {
         if !self.json {
             return println!("{line}");
@@ -82,9 +82,8 @@ impl Runs {
         }
     }
 
-    /// Says what was wrong with a seed, and how to see it again: on standard error where standard output is for
-    /// programs.
-    fn tell_violations(&self, world: &str, seed: u64, canary: Option<&str>, violations: &[impl Display]) {
+    /// Prints a seed's violations, and the command that reproduces them; with --json on standard error.
+    fn print_violations(&self, world: &str, seed: u64, canary: Option<&str>, violations: &[impl Display]) {
         let canary = canary.map(|name| format!(" --canary {name}")).unwrap_or_default();
         let replay =
             format!("       replay: spillway-lab sim {world} --seed {seed} --steps {}{canary}", self.steps);
@@ -101,30 +100,28 @@ impl Runs {
     }
 }
 
-/// How often a swarm tells how far it is.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
-/// How far a swarm is, on standard error.
+/// Prints the progress of a swarm on standard error.
 struct Progress {
     began: Instant,
-    told: Instant,
+    printed: Instant,
     seeds: u64,
     done: u64,
     failed: u64,
 }
 
 impl Progress {
-    fn of(seeds: u64) -> Progress {
+    fn new(seeds: u64) -> Progress {
         let now = Instant::now();
-        Progress { began: now, told: now, seeds, done: 0, failed: 0 }
+        Progress { began: now, printed: now, seeds, done: 0, failed: 0 }
     }
 
-    /// One more seed is done.
-    fn done(&mut self, is_fine: bool) {
+    fn record(&mut self, is_fine: bool) {
         self.done += 1;
         self.failed += u64::from(!is_fine);
-        if self.told.elapsed() >= PROGRESS_EVERY {
-            self.told = Instant::now();
+        if self.printed.elapsed() >= PROGRESS_EVERY {
+            self.printed = Instant::now();
             let per_s = self.done as f64 / self.began.elapsed().as_secs_f64();
             let (done, seeds, failed) = (self.done, self.seeds, self.failed);
             eprintln!("{done} of {seeds} seeds, {per_s:.0}/s, {failed} with violations");
@@ -132,8 +129,8 @@ impl Progress {
     }
 }
 
-/// A planted fault by its name.
-fn named<T: Copy, const N: usize>(
+/// Parses the name of a canary fault.
+fn fault_by_name<T: Copy, const N: usize>(
     all: [T; N],
     name_of: fn(T) -> &'static str,
     name: &str,

@@ -1,40 +1,40 @@
-//! `spillway-lab sim policy`.
+//! `spillway-lab sim policy`: simulates the relief policy.
 
 use serde_json::json;
 use spillway_sim::policy::books::{Check, Violation};
 use spillway_sim::policy::canary::Canary;
 use spillway_sim::policy::{Report, run as run_world, run_loudly};
 
-use super::{Progress, named};
+use super::{Progress, fault_by_name};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The first seed
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// How many seeds, one after the other
+    /// Number of seeds
     #[arg(long, default_value_t = 1)]
     seeds: u64,
-    /// As JSON: one object a seed
+    /// Print one JSON object for each seed
     #[arg(long)]
     json: bool,
-    /// Print each decision too
+    /// Also print each decision
     #[arg(long, conflicts_with_all = ["json", "swarm"])]
     decisions: bool,
-    /// Plant a fault that must be found: flap, deaf, rush, blind, twice, forgetful, hasty-release, herd
-    #[arg(long, value_name = "FAULT", value_parser = |name: &str| named(Canary::ALL, Canary::name, name))]
+    /// Plant a fault that the checks must find: flap, deaf, rush, blind, twice, forgetful, hasty-release, herd
+    #[arg(long, value_name = "FAULT", value_parser = |name: &str| fault_by_name(Canary::ALL, Canary::name, name))]
     canary: Option<Canary>,
-    /// Run the seeds on all cores, and tell only the sum and what was wrong; with --json one object in all
+    /// Run the seeds on all cores, and print only the sum and violations; with --json one object
     #[arg(long)]
     swarm: bool,
 }
 
-/// How many seeds failed.
+/// Returns the number of failed seeds.
 pub(super) fn run(args: &Args) -> u64 {
-    if args.swarm { swarm(args) } else { one_by_one(args) }
+    if args.swarm { run_swarm(args) } else { run_seeds(args) }
 }
 
-fn one_by_one(args: &Args) -> u64 {
+fn run_seeds(args: &Args) -> u64 {
     let mut failed = 0;
     if !args.json {
         println!(
@@ -56,7 +56,7 @@ fn one_by_one(args: &Args) -> u64 {
         } else if let Ok(text) = serde_json::to_string(&report) {
             println!("{text}");
         }
-        tell_violations(args, &report);
+        print_violations(args, &report);
     }
     if !args.json {
         println!("{} of {} seeds without violations", args.seeds - failed, args.seeds);
@@ -84,8 +84,8 @@ fn line(report: &Report) -> String {
     )
 }
 
-/// Says what was wrong with a seed, and how to see it again: on standard error where standard output is for programs.
-fn tell_violations(args: &Args, report: &Report) {
+/// Prints a seed's violations, and the command that reproduces them; with --json on standard error.
+fn print_violations(args: &Args, report: &Report) {
     let canary = args.canary.map(|canary| format!(" --canary {}", canary.name())).unwrap_or_default();
     let replay = format!("       replay: spillway-lab sim policy --seed {} --decisions{canary}", report.seed);
     let lines = report.violations.iter().map(|what| format!("       VIOLATION: {what}"));
@@ -94,25 +94,28 @@ fn tell_violations(args: &Args, report: &Report) {
     }
 }
 
-/// A seed at which the code under test panics is one that failed.
+/// Runs one seed; a panic of the code under test is a violation.
 fn run_one(seed: u64, args: &Args) -> Report {
     std::panic::catch_unwind(|| run_world(seed, args.canary)).unwrap_or_else(|_| Report {
         seed,
-        violations: vec![Violation { check: Check::Orders, what: "it panicked, see above".to_owned() }],
+        violations: vec![Violation {
+            check: Check::Orders,
+            what: "the code under test panicked, see above".to_owned(),
+        }],
         ..Report::default()
     })
 }
 
-fn swarm(args: &Args) -> u64 {
+fn run_swarm(args: &Args) -> u64 {
     let seeds = args.seed..args.seed.saturating_add(args.seeds);
     let mut reports: Vec<Report> = Vec::new();
-    let mut progress = Progress::of(args.seeds);
+    let mut progress = Progress::new(args.seeds);
     spillway_sim::swarm(
         seeds,
         |seed| run_one(seed, args),
         |report| {
-            tell_violations(args, &report);
-            progress.done(report.violations.is_empty());
+            print_violations(args, &report);
+            progress.record(report.violations.is_empty());
             reports.push(report);
         },
     );

@@ -1,21 +1,21 @@
-//! `spillway-lab sim relay`.
+//! `spillway-lab sim relay`: simulates clients, helpers and a server with faults.
 
 use spillway_sim::relay::canary::Canary;
 use spillway_sim::relay::{Report, run as run_world};
 
-use super::{Runs, named};
+use super::{Runs, fault_by_name};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     runs: Runs,
-    /// Plant a fault that must be found: flip-byte, drop-piece, repeat-piece, swap-pieces, forget-close, forget-credit,
-    /// hasty-acknowledgement, close-idle
-    #[arg(long, value_name = "FAULT", value_parser = |name: &str| named(Canary::ALL, Canary::name, name))]
+    /// Plant a fault that the checks must find: flip-byte, drop-piece, repeat-piece, swap-pieces, forget-close,
+    /// forget-credit, hasty-acknowledgement, close-idle
+    #[arg(long, value_name = "FAULT", value_parser = |name: &str| fault_by_name(Canary::ALL, Canary::name, name))]
     canary: Option<Canary>,
 }
 
-/// How many seeds failed.
+/// Returns the number of failed seeds.
 pub(super) fn run(args: &Args) -> u64 {
     let runs = &args.runs;
     let mut failed = 0;
@@ -26,7 +26,7 @@ pub(super) fn run(args: &Args) -> u64 {
         let report = run_world(seed, runs.steps, args.canary);
         failed += u64::from(!report.violations.is_empty());
         runs.print(&report, line(&report));
-        runs.tell_violations("relay", seed, args.canary.map(Canary::name), &report.violations);
+        runs.print_violations("relay", seed, args.canary.map(Canary::name), &report.violations);
     }
     runs.print_sum(failed);
     failed

@@ -1,4 +1,4 @@
-//! `spillway-lab sim session`.
+//! `spillway-lab sim session`: simulates sessions that move between carriers, with faults.
 
 use std::time::Instant;
 
@@ -7,27 +7,28 @@ use spillway_sim::session::canary::Canary;
 use spillway_sim::session::check::{Check, Violation};
 use spillway_sim::session::{Report, run as run_world};
 
-use super::{Progress, Runs, named};
+use super::{Progress, Runs, fault_by_name};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     runs: Runs,
-    /// Plant a fault that must be found: deliver-old, drop-piece, repeat-piece, alter-request, alter-reply, early-end,
-    /// accept-stale, false-gone, gone-further, keep-more, take-more, forget-credit, forget-room, forget-close, wrong-finish
-    #[arg(long, value_name = "FAULT", value_parser = |name: &str| named(Canary::ALL, Canary::name, name))]
+    /// Plant a fault that the checks must find: deliver-old, drop-piece, repeat-piece, alter-request, alter-reply,
+    /// early-end, accept-stale, false-gone, gone-further, keep-more, take-more, forget-credit, forget-room,
+    /// forget-close, wrong-finish
+    #[arg(long, value_name = "FAULT", value_parser = |name: &str| fault_by_name(Canary::ALL, Canary::name, name))]
     canary: Option<Canary>,
-    /// Run the seeds on all cores, and tell only the sum and what was wrong; with --json one object in all
+    /// Run the seeds on all cores, and print only the sum and violations; with --json one object
     #[arg(long)]
     swarm: bool,
 }
 
-/// How many seeds failed.
+/// Returns the number of failed seeds.
 pub(super) fn run(args: &Args) -> u64 {
-    if args.swarm { swarm(args) } else { one_by_one(args) }
+    if args.swarm { run_swarm(args) } else { run_seeds(args) }
 }
 
-fn one_by_one(args: &Args) -> u64 {
+fn run_seeds(args: &Args) -> u64 {
     let runs = &args.runs;
     let mut failed = 0;
     if !runs.json {
@@ -37,16 +38,16 @@ fn one_by_one(args: &Args) -> u64 {
         let report = run_one(seed, args);
         failed += u64::from(!report.violations.is_empty());
         runs.print(&report, line(&report));
-        args.tell_violations(&report);
+        args.print_violations(&report);
     }
     runs.print_sum(failed);
     failed
 }
 
 impl Args {
-    fn tell_violations(&self, report: &Report) {
+    fn print_violations(&self, report: &Report) {
         let canary = self.canary.map(Canary::name);
-        self.runs.tell_violations("session", report.seed, canary, &report.violations);
+        self.runs.print_violations("session", report.seed, canary, &report.violations);
     }
 }
 
@@ -65,16 +66,19 @@ fn line(report: &Report) -> String {
     )
 }
 
-/// A seed at which the code under test panics is one that failed.
+/// Runs one seed; a panic of the code under test is a violation.
 fn run_one(seed: u64, args: &Args) -> Report {
     std::panic::catch_unwind(|| run_world(seed, args.runs.steps, args.canary)).unwrap_or_else(|_| Report {
         seed,
-        violations: vec![Violation { check: Check::Rules, what: "it panicked, see above".to_owned() }],
+        violations: vec![Violation {
+            check: Check::Rules,
+            what: "the code under test panicked, see above".to_owned(),
+        }],
         ..Report::default()
     })
 }
 
-/// What all seeds of a swarm add up to.
+/// The sums of all seeds of a swarm.
 #[derive(Debug, Default)]
 struct Sum {
     seeds: u64,
@@ -108,18 +112,18 @@ impl Sum {
     }
 }
 
-fn swarm(args: &Args) -> u64 {
+fn run_swarm(args: &Args) -> u64 {
     let seeds = args.runs.all();
     let start = seeds.start;
-    let (mut sum, mut progress) = (Sum::default(), Progress::of(args.runs.seeds));
+    let (mut sum, mut progress) = (Sum::default(), Progress::new(args.runs.seeds));
     let began = Instant::now();
     spillway_sim::swarm(
         seeds,
         |seed| run_one(seed, args),
         |report| {
             sum.add(&report);
-            args.tell_violations(&report);
-            progress.done(report.violations.is_empty());
+            args.print_violations(&report);
+            progress.record(report.violations.is_empty());
         },
     );
     if args.runs.json {

@@ -1,48 +1,48 @@
-//! `spillway-lab sim tcp`.
+//! `spillway-lab sim tcp`: simulates hosts on the user-level TCP stack, with faults.
 
 use serde_json::json;
 use spillway_sim::tcp::canary::Canary;
 use spillway_sim::tcp::{Report, run as run_world, run_loudly, scene};
 
-use super::{Progress, named};
+use super::{Progress, fault_by_name};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The first seed
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// How many seeds, one after the other
+    /// Number of seeds
     #[arg(long, default_value_t = 1)]
     seeds: u64,
-    /// Frames of each storm, about
+    /// Approximate number of frames in the phase with faults
     #[arg(long, default_value_t = 10_000)]
     packets: u64,
-    /// As JSON: one object a seed; to a file where one is given
+    /// Print one JSON object for each seed, or write them to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<String>,
-    /// Print each frame too, and what becomes of it, and why stacks drop segments
+    /// Also print each frame, its fate, and why stacks drop segments
     #[arg(long, conflicts_with_all = ["json", "swarm"])]
     frames: bool,
-    /// Plant a fault that must be found: flip-byte, repeat-segment, drop-segment, early-end, hasty-acknowledgement,
-    /// shrink-window, forget-credit, take-damaged; of connections that move: alter-queue, forget-sack, forget-late,
-    /// skip-byte, forget-gate; of those who keep no rules: exact-reset
-    #[arg(long, value_name = "FAULT", value_parser = |name: &str| named(Canary::ALL, Canary::name, name))]
+    /// Plant a fault that the checks must find: flip-byte, repeat-segment, drop-segment, early-end,
+    /// hasty-acknowledgement, shrink-window, forget-credit, take-damaged; of connections that move: alter-queue,
+    /// forget-sack, forget-late, skip-byte, forget-gate; of peers that break the rules: exact-reset
+    #[arg(long, value_name = "FAULT", value_parser = |name: &str| fault_by_name(Canary::ALL, Canary::name, name))]
     canary: Option<Canary>,
-    /// Whole helper scenes instead: plain clients, helpers that die, a server, each on a stack; of the faults only
-    /// hasty-acknowledgement can be planted there
+    /// Simulate helpers instead: plain clients, helpers that fail, and a server, each on a stack; the only fault for it
+    /// is hasty-acknowledgement
     #[arg(long, conflicts_with = "frames")]
     helpers: bool,
-    /// Run the seeds on all cores, and tell only the sum and what was wrong; with --json one object in all
+    /// Run the seeds on all cores, and print only the sum and violations; with --json one object
     #[arg(long)]
     swarm: bool,
 }
 
-/// How many seeds failed.
+/// Returns the number of failed seeds.
 pub(super) fn run(args: &Args) -> u64 {
-    if args.swarm { swarm(args) } else { one_by_one(args) }
+    if args.swarm { run_swarm(args) } else { run_seeds(args) }
 }
 
-fn one_by_one(args: &Args) -> u64 {
+fn run_seeds(args: &Args) -> u64 {
     let (mut failed, mut objects) = (0, Vec::new());
     if args.json.is_none() {
         println!(
@@ -61,7 +61,7 @@ fn one_by_one(args: &Args) -> u64 {
         } else if let Ok(text) = serde_json::to_string(&report) {
             objects.push(text);
         }
-        tell_violations(args, &report);
+        print_violations(args, &report);
     }
     match &args.json {
         Some(to) => failed += write(to, &objects.join("\n")),
@@ -89,8 +89,8 @@ fn line(report: &Report) -> String {
     )
 }
 
-/// Says what was wrong with a seed, and how to see it again: on standard error where standard output is for programs.
-fn tell_violations(args: &Args, report: &Report) {
+/// Prints a seed's violations, and the command that reproduces them; with --json on standard error.
+fn print_violations(args: &Args, report: &Report) {
     let canary = args.canary.map(|canary| format!(" --canary {}", canary.name())).unwrap_or_default();
     let (seed, packets) = (report.seed, args.packets);
     let how = if args.helpers { "--helpers" } else { "--frames" };
@@ -103,7 +103,7 @@ fn tell_violations(args: &Args, report: &Report) {
     }
 }
 
-/// A seed at which the code under test panics is one that failed.
+/// Runs one seed; a panic of the code under test is a violation.
 fn run_one(seed: u64, args: &Args) -> Report {
     let ran = std::panic::catch_unwind(|| {
         if args.helpers {
@@ -112,21 +112,21 @@ fn run_one(seed: u64, args: &Args) -> Report {
         }
         run_world(seed, args.packets, args.canary)
     });
-    let violations = vec!["it panicked, see above".to_owned()];
+    let violations = vec!["the code under test panicked, see above".to_owned()];
     ran.unwrap_or_else(|_| Report { seed, violations, ..Report::default() })
 }
 
-fn swarm(args: &Args) -> u64 {
+fn run_swarm(args: &Args) -> u64 {
     let seeds = args.seed..args.seed.saturating_add(args.seeds);
     let mut sum = Report::default();
     let (mut failed, mut violations) = (0, Vec::new());
-    let mut progress = Progress::of(args.seeds);
+    let mut progress = Progress::new(args.seeds);
     spillway_sim::swarm(
         seeds,
         |seed| run_one(seed, args),
         |report| {
-            tell_violations(args, &report);
-            progress.done(report.violations.is_empty());
+            print_violations(args, &report);
+            progress.record(report.violations.is_empty());
             failed += u64::from(!report.violations.is_empty());
             violations
                 .extend(report.violations.iter().map(|what| json!({"seed": report.seed, "what": what})));
@@ -187,7 +187,7 @@ fn add(sum: &mut Report, report: &Report) {
     sum.connections_max = sum.connections_max.max(report.connections_max);
 }
 
-/// To standard output or a file. One more has failed where that cannot be written.
+/// Writes to a file, or to standard output for `-`. Returns 1 if writing failed, otherwise 0.
 fn write(to: &str, text: &str) -> u64 {
     if to == "-" {
         println!("{text}");

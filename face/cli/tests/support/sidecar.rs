@@ -1,4 +1,4 @@
-//! A server under `spillway run`, its helpers, and sidecars beside clients, on loopback.
+//! A server under `spillway run` with its helpers and sidecars, on loopback.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
@@ -13,23 +13,21 @@ use spillway_ports::free_port;
 
 use super::{Ending, PATIENCE, SPILLWAY, Scratch, eventually, loopback};
 
-/// A server with its helpers.
 pub struct Served {
-    // Ended in this order.
+    // Fields are dropped in this order: helpers end before the server.
     pub helpers: Vec<Process>,
     launches: Vec<Launch>,
     pub server: Peer,
     pub place: Place,
     /// The server's link port.
     pub link: SocketAddr,
-    /// Link ports of the helpers.
     pub ports: Vec<SocketAddr>,
     client_file: String,
     pub scratch: Scratch,
 }
 
 impl Served {
-    /// `start` gets the words that go before the server's command.
+    /// `start` gets the arguments that go before the server's command.
     pub fn start(helpers: usize, start: impl FnOnce(&Place, Vec<String>) -> Peer) -> Served {
         let (place, scratch) = (Place::local().unwrap(), Scratch::new());
         let (helper_file, _) = scratch.key("helper.key");
@@ -53,18 +51,17 @@ impl Served {
         served
     }
 
-    /// The key file of clients.
     pub fn client_file(&self) -> &str {
         &self.client_file
     }
 
     /// Starts a sidecar with these further arguments, and waits until it answers.
-    pub fn beside(&self, arguments: &[&str]) -> Beside {
-        self.beside_logging_to(None, arguments)
+    pub fn sidecar(&self, arguments: &[&str]) -> Sidecar {
+        self.sidecar_logging_to(None, arguments)
     }
 
-    /// As [`beside`](Self::beside), with standard error to this file.
-    pub fn beside_logging_to(&self, log: Option<&str>, arguments: &[&str]) -> Beside {
+    /// Like [`sidecar`](Self::sidecar), with standard error to this file.
+    pub fn sidecar_logging_to(&self, log: Option<&str>, arguments: &[&str]) -> Sidecar {
         let helpers = self.ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let mut all =
             vec!["--link".to_owned(), self.link.to_string(), "--client-key".into(), self.client_file.clone()];
@@ -72,16 +69,16 @@ impl Served {
             all.extend(["--helpers".into(), helpers]);
         }
         all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        Beside::start_logging_to(log, &self.place, &self.scratch, &all)
+        Sidecar::start_logging_to(log, &self.place, &self.scratch, &all)
     }
 
-    /// Does some work while one helper after the other is killed and comes back, one each second; at least one is alive at
-    /// any time. Returns how often one was killed, too.
-    pub fn stormy<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> (T, u32) {
+    /// Runs `work` while one helper after the other is killed and restarted, about one each second, so that at least
+    /// one runs at any time. Returns the result of `work` and the number of kills.
+    pub fn while_helpers_are_killed<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> (T, u32) {
         let is_over = AtomicBool::new(false);
         let Served { helpers, launches, place, ports, .. } = self;
         std::thread::scope(|scope| {
-            let storm = scope.spawn(|| {
+            let killer = scope.spawn(|| {
                 let mut killed = 0;
                 while !is_over.load(Ordering::Relaxed) {
                     let at = killed as usize % helpers.len();
@@ -98,29 +95,32 @@ impl Served {
                 let _ending = Ending(&is_over);
                 work()
             };
-            (done, storm.join().unwrap())
+            (done, killer.join().unwrap())
         })
     }
 }
 
 fn await_open(port: &SocketAddr) {
-    eventually("a helper takes library clients", || TcpStream::connect(port).is_ok());
+    eventually("a helper accepts library clients", || TcpStream::connect(port).is_ok());
 }
 
-/// A running sidecar.
-pub struct Beside {
+pub struct Sidecar {
     pub process: Process,
-    /// Where it takes clients.
     pub address: SocketAddr,
     pub status_socket: String,
 }
 
-impl Beside {
-    pub fn start(place: &Place, scratch: &Scratch, arguments: &[String]) -> Beside {
-        Beside::start_logging_to(None, place, scratch, arguments)
+impl Sidecar {
+    pub fn start(place: &Place, scratch: &Scratch, arguments: &[String]) -> Sidecar {
+        Sidecar::start_logging_to(None, place, scratch, arguments)
     }
 
-    fn start_logging_to(log: Option<&str>, place: &Place, scratch: &Scratch, arguments: &[String]) -> Beside {
+    fn start_logging_to(
+        log: Option<&str>,
+        place: &Place,
+        scratch: &Scratch,
+        arguments: &[String],
+    ) -> Sidecar {
         let address = loopback(free_port());
         let status_socket = scratch.path(&format!("sidecar-{}.sock", address.port()));
         let launch = Launch::new(SPILLWAY)
@@ -129,12 +129,12 @@ impl Beside {
             .args(arguments)
             .wrapper(super::logs::to(log));
         let process = place.spawn(&launch).unwrap();
-        let mut beside = Beside { process, address, status_socket };
+        let mut sidecar = Sidecar { process, address, status_socket };
         eventually("the sidecar answers", || {
-            assert!(beside.process.exit().is_none(), "it ended: {}", beside.process.tail());
-            beside.try_status().is_some()
+            assert!(sidecar.process.exit().is_none(), "the sidecar ended: {}", sidecar.process.tail());
+            sidecar.try_status().is_some()
         });
-        beside
+        sidecar
     }
 
     fn try_status(&self) -> Option<Value> {
@@ -148,21 +148,21 @@ impl Beside {
         self.try_status().expect("the sidecar answers")
     }
 
-    /// One number of its status.
+    /// One number of the status, by its JSON pointer.
     pub fn number(&self, pointer: &str) -> u64 {
         let status = self.status();
         let number = status.pointer(pointer).and_then(Value::as_u64);
-        number.unwrap_or_else(|| panic!("{pointer} is told: {status:#}"))
+        number.unwrap_or_else(|| panic!("no number {pointer}: {status:#}"))
     }
 
-    /// Of all that ended, how many did so in another way than in order.
-    pub fn ended_badly(&self) -> u64 {
+    /// Connections that ended for another reason than `in_order`.
+    pub fn not_ended_in_order(&self) -> u64 {
         let status = self.status();
-        let ended = status["ended"].as_object().expect("it tells how connections ended");
+        let ended = status["ended"].as_object().expect("ended connections by reason");
         ended.iter().filter(|(how, _)| *how != "in_order").filter_map(|(_, count)| count.as_u64()).sum()
     }
 
-    /// Tells it to go, and waits. Its exit code.
+    /// Sends SIGTERM and waits for the end. Returns the exit code.
     pub fn stop(&mut self) -> Option<i32> {
         self.process.signal(Signal::TERM.as_raw()).unwrap();
         self.process.wait(PATIENCE).expect("it ends").code()

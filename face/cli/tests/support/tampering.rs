@@ -1,42 +1,39 @@
-//! Somebody on the path of a link: a proxy that alters the bytes of each connection once, at a seeded place.
+//! A proxy before a link port that alters the bytes of each connection once, at a position drawn from a seed.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-/// Bytes with which a link begins, in either direction, and a little more.
-const BEGINNING_BYTES: u32 = 120;
-/// The alteration of a connection is at most this far behind its beginning.
+/// A little more than the handshake of a link, in either direction.
+const HANDSHAKE_BYTES: u32 = 120;
+/// An alteration is at most this far behind the handshake.
 const DEPTH_BYTES: u32 = 6_000;
-/// Bytes inserted, left out, or repeated, at most.
+/// Most bytes that are inserted, left out, or repeated.
 const LENGTH_MAX: u32 = 300;
-/// Received at a time.
 const CHUNK_BYTES: usize = 16 << 10;
-/// Offset of the lowest and of the highest version in *hello*, and of the version in *welcome*.
+/// Offset of the lowest and the highest version in *hello*, and of the version in *welcome*.
 const HELLO_VERSIONS: usize = 8;
 const WELCOME_VERSION: usize = 8;
 
-/// What is done to each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meddling {
-    /// Nothing.
+pub enum Tampering {
     Nothing,
-    /// One byte is flipped, or some are inserted, left out or repeated, at a place in either direction.
+    /// One bit is flipped, or some bytes are inserted, left out or repeated, in one direction.
     Anywhere,
-    /// The versions that the ends say they speak become older ones.
+    /// The versions in the handshake are replaced by older ones.
     Versions,
-    /// The end of a chunk of the opener's is withheld, once, and everything after that chunk.
+    /// The end of one chunk from the opener is withheld, and everything after it.
     Tail,
 }
 
-impl Meddling {
-    const ALL: [Meddling; 4] = [Meddling::Nothing, Meddling::Anywhere, Meddling::Versions, Meddling::Tail];
+impl Tampering {
+    const ALL: [Tampering; 4] =
+        [Tampering::Nothing, Tampering::Anywhere, Tampering::Versions, Tampering::Tail];
 }
 
-/// A proxy before a link port, until it is dropped.
-pub struct Meddler {
-    /// Where it listens.
+/// A proxy before a link port; it stops accepting when dropped.
+pub struct TamperingProxy {
     pub address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -44,10 +41,10 @@ pub struct Meddler {
 struct Shared {
     target: SocketAddr,
     seed: u64,
-    /// Bytes that pass in no encrypted link.
+    /// Bytes that no encrypted link contains.
     marker: &'static [u8],
-    meddling: AtomicU8,
-    /// Connections of earlier generations end with the next bytes.
+    tampering: AtomicU8,
+    /// Connections of earlier generations are closed at their next bytes.
     generation: AtomicU64,
     is_over: AtomicBool,
     connections: AtomicU64,
@@ -55,16 +52,21 @@ struct Shared {
     markers: AtomicU64,
 }
 
-impl Meddler {
-    /// A proxy before a link port. `marker` is looked for in what passes.
-    pub fn before(target: SocketAddr, seed: u64, meddling: Meddling, marker: &'static [u8]) -> Meddler {
+impl TamperingProxy {
+    /// Starts a proxy before a link port that counts the chunks with `marker`.
+    pub fn before(
+        target: SocketAddr,
+        seed: u64,
+        tampering: Tampering,
+        marker: &'static [u8],
+    ) -> TamperingProxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             target,
             seed,
             marker,
-            meddling: AtomicU8::new(meddling as u8),
+            tampering: AtomicU8::new(tampering as u8),
             generation: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
             connections: AtomicU64::new(0),
@@ -80,35 +82,32 @@ impl Meddler {
                 let (Ok(opener), Ok(server)) = (opener, TcpStream::connect(accepting.target)) else {
                     continue;
                 };
-                carry(&accepting, opener, server);
+                proxy_connection(&accepting, opener, server);
             }
         });
-        Meddler { address, shared }
+        TamperingProxy { address, shared }
     }
 
-    /// What is done to connections that are opened from now on. Those that are open end with the next bytes.
-    pub fn meddle(&self, meddling: Meddling) {
-        self.shared.meddling.store(meddling as u8, Ordering::Relaxed);
+    /// Sets how new connections are altered. Open connections are closed at their next bytes.
+    pub fn set_tampering(&self, tampering: Tampering) {
+        self.shared.tampering.store(tampering as u8, Ordering::Relaxed);
         self.shared.generation.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Connections so far.
     pub fn connections(&self) -> u64 {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// Connections that were altered so far.
     pub fn alterations(&self) -> u64 {
         self.shared.alterations.load(Ordering::Relaxed)
     }
 
-    /// Chunks in which the marker was seen.
     pub fn markers(&self) -> u64 {
         self.shared.markers.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Meddler {
+impl Drop for TamperingProxy {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         // Wakes the thread that accepts.
@@ -116,35 +115,35 @@ impl Drop for Meddler {
     }
 }
 
-fn carry(shared: &Arc<Shared>, opener: TcpStream, server: TcpStream) {
+fn proxy_connection(shared: &Arc<Shared>, opener: TcpStream, server: TcpStream) {
     let number = shared.connections.fetch_add(1, Ordering::Relaxed);
     let generation = shared.generation.load(Ordering::Relaxed);
-    let meddling = Meddling::ALL[usize::from(shared.meddling.load(Ordering::Relaxed))];
+    let tampering = Tampering::ALL[usize::from(shared.tampering.load(Ordering::Relaxed))];
     let mut random = Random::new(shared.seed, number);
     let altered = random.below(2) == 0;
     let both = random.below(3) == 0;
     for (from_opener, from, to) in [(true, &opener, &server), (false, &server, &opener)] {
-        let plan = match meddling {
-            Meddling::Nothing => Plan::Nothing,
-            Meddling::Anywhere if from_opener == altered => Plan::Alter(Alteration::draw(&mut random)),
-            Meddling::Anywhere => Plan::Nothing,
-            Meddling::Versions if both || from_opener == altered => {
+        let plan = match tampering {
+            Tampering::Nothing => Plan::Nothing,
+            Tampering::Anywhere if from_opener == altered => Plan::Alter(Alteration::draw(&mut random)),
+            Tampering::Anywhere => Plan::Nothing,
+            Tampering::Versions if both || from_opener == altered => {
                 Plan::Versions { from_opener, older: 1 + random.below(3) as u8 }
             }
-            Meddling::Versions => Plan::Nothing,
-            Meddling::Tail if from_opener => {
-                Plan::Withhold { after: u64::from(BEGINNING_BYTES), bytes: 1 + random.below(12) as usize }
+            Tampering::Versions => Plan::Nothing,
+            Tampering::Tail if from_opener => {
+                Plan::Withhold { after: u64::from(HANDSHAKE_BYTES), bytes: 1 + random.below(12) as usize }
             }
-            Meddling::Tail => Plan::Nothing,
+            Tampering::Tail => Plan::Nothing,
         };
         let (shared, from, to) = (Arc::clone(shared), from.try_clone().unwrap(), to.try_clone().unwrap());
-        std::thread::spawn(move || pass(&shared, generation, from, to, plan));
+        std::thread::spawn(move || forward(&shared, generation, from, to, plan));
     }
 }
 
-/// Passes one direction on until it ends; then both end.
-fn pass(shared: &Shared, generation: u64, mut from: TcpStream, mut to: TcpStream, plan: Plan) {
-    let mut way = Way { plan, passed: 0, recent: Vec::new(), left_out: 0, is_shut: false };
+/// Forwards one direction until it ends; then closes both.
+fn forward(shared: &Shared, generation: u64, mut from: TcpStream, mut to: TcpStream, plan: Plan) {
+    let mut direction = Direction { plan, passed: 0, recent: Vec::new(), left_out: 0, is_shut: false };
     let mut received = vec![0; CHUNK_BYTES];
     let _ = to.set_nodelay(true);
     while let Ok(count @ 1..) = from.read(&mut received) {
@@ -152,7 +151,7 @@ fn pass(shared: &Shared, generation: u64, mut from: TcpStream, mut to: TcpStream
             break;
         }
         let mut chunk = received[..count].to_vec();
-        if way.alter(&mut chunk) {
+        if direction.alter(&mut chunk) {
             shared.alterations.fetch_add(1, Ordering::Relaxed);
         }
         let has_marker = chunk.windows(shared.marker.len()).any(|window| window == shared.marker);
@@ -193,8 +192,8 @@ enum Kind {
 impl Alteration {
     fn draw(random: &mut Random) -> Alteration {
         let at = match random.below(4) {
-            0 => random.below(BEGINNING_BYTES),
-            _ => BEGINNING_BYTES + random.below(DEPTH_BYTES),
+            0 => random.below(HANDSHAKE_BYTES),
+            _ => HANDSHAKE_BYTES + random.below(DEPTH_BYTES),
         };
         let length = 1 + random.below(LENGTH_MAX) as usize;
         let kind = match random.below(4) {
@@ -207,7 +206,7 @@ impl Alteration {
     }
 }
 
-/// A sequence of numbers of its own for each connection (SplitMix64).
+/// A random sequence for each connection (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -223,21 +222,20 @@ impl Random {
     }
 }
 
-/// One direction of a connection.
-struct Way {
+struct Direction {
     plan: Plan,
-    /// Bytes that came before this chunk.
+    /// Bytes received before this chunk.
     passed: u64,
-    /// The last of them, for repeating.
+    /// The last bytes received, for [`Kind::Repeat`].
     recent: Vec<u8>,
-    /// Bytes that are yet to be left out.
+    /// Bytes that still have to be left out.
     left_out: usize,
-    /// Nothing more passes.
+    /// Everything that follows is withheld.
     is_shut: bool,
 }
 
-impl Way {
-    /// Whether the connection was altered with this.
+impl Direction {
+    /// Alters a chunk by the plan. True: this chunk was altered.
     fn alter(&mut self, chunk: &mut Vec<u8>) -> bool {
         let (begin, count) = (self.passed, chunk.len());
         self.passed += count as u64;

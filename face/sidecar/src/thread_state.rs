@@ -1,4 +1,4 @@
-//! What one network thread shows to whoever asks.
+//! The state of one network thread that other threads may read.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -8,54 +8,51 @@ use std::time::Instant;
 use spillway_policy::Override;
 use spillway_policy::activation::Counters as Decisions;
 
-use crate::carriers::Seen;
+use crate::carriers::CarrierHistory;
 use crate::counters::Counters;
 use crate::latency::Latencies;
 
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct ThreadState {
     pub counters: Counters,
     pub latencies: Latencies,
-    pub seen: Seen,
-    relief: Mutex<ReliefPart>,
-    /// Local connections of all threads.
-    connections: Arc<AtomicI64>,
+    pub carrier_history: CarrierHistory,
+    relief: Mutex<ReliefState>,
+    connections_of_all_threads: Arc<AtomicI64>,
 }
 
-/// How relief stands.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ReliefPart {
+pub(crate) struct ReliefState {
     pub stage: &'static str,
     pub word: Override,
     pub counters: Decisions,
     pub helpers: Vec<SocketAddr>,
 }
 
-impl Part {
-    pub fn new(now: Instant, connections: Arc<AtomicI64>) -> Part {
-        Part {
+impl ThreadState {
+    pub fn new(now: Instant, connections: Arc<AtomicI64>) -> ThreadState {
+        ThreadState {
             counters: Counters::default(),
             latencies: Latencies::new(now),
-            seen: Seen::default(),
+            carrier_history: CarrierHistory::default(),
             relief: Mutex::default(),
-            connections,
+            connections_of_all_threads: connections,
         }
     }
 
-    pub fn show(&self, relief: ReliefPart) {
+    pub fn show(&self, relief: ReliefState) {
         *self.relief.lock().unwrap_or_else(PoisonError::into_inner) = relief;
     }
 
-    pub fn relief(&self) -> ReliefPart {
+    pub fn relief(&self) -> ReliefState {
         self.relief.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub fn count_connection(&self, more: i64) {
-        self.connections.fetch_add(more, Ordering::Relaxed);
+        self.connections_of_all_threads.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Local connections of all threads.
-    pub fn connections(&self) -> u64 {
-        u64::try_from(self.connections.load(Ordering::Relaxed)).unwrap_or(0)
+    pub fn connections_of_all_threads(&self) -> u64 {
+        u64::try_from(self.connections_of_all_threads.load(Ordering::Relaxed)).unwrap_or(0)
     }
 }

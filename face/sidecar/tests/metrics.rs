@@ -1,4 +1,4 @@
-//! What a sidecar tells over HTTP, and that the documentation has all of it.
+//! A sidecar's HTTP port: metrics, status and health; the documentation lists every metric.
 
 #[path = "../../../host/metrics/tests/support/strict.rs"]
 mod strict;
@@ -16,38 +16,43 @@ fn get(address: SocketAddr, path: &str) -> (u16, String) {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").expect("an answer");
+    let (head, body) = text.split_once("\r\n\r\n").expect("an HTTP response");
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
     (status, body.to_owned())
 }
 
 #[test]
-fn a_sidecar_tells_everything() {
+fn a_sidecar_serves_metrics_status_and_health() {
     let mut settings = Settings::new(spillway_ports::free_address(), Key::loopback_only());
     settings.listen = vec![Listen::Tcp(([127, 0, 0, 1], 0).into())];
     settings.metrics = Some(([127, 0, 0, 1], 0).into());
     settings.threads = 2;
     let mut sidecar = Sidecar::start(settings, || ()).unwrap();
-    let web = sidecar.metrics_address().expect("it serves metrics");
-    let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("it listens by TCP") };
+    let web = sidecar.metrics_address().expect("the metrics address");
+    let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("a TCP address") };
     let _waits = TcpStream::connect(address).unwrap();
     let deadline = Instant::now() + Duration::from_secs(30);
     while sidecar.status().waiting != 1 {
-        assert!(Instant::now() < deadline, "a connection waits for its server");
+        assert!(Instant::now() < deadline, "a connection waits for a carrier");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let told = strict::read(&get(web, "/metrics").1);
+    let served = strict::read(&get(web, "/metrics").1);
     for metric in METRICS.iter().chain(process::METRICS) {
-        let is = told.get(metric.name).unwrap_or_else(|| panic!("{} is told", metric.name));
-        assert_eq!((is.kind.as_str(), !is.samples.is_empty()), (metric.kind.name(), true), "{}", metric.name);
+        let family = served.get(metric.name).unwrap_or_else(|| panic!("{} is served", metric.name));
+        assert_eq!(
+            (family.kind.as_str(), !family.samples.is_empty()),
+            (metric.kind.name(), true),
+            "{}",
+            metric.name
+        );
     }
-    assert_eq!(told.len(), METRICS.len() + process::METRICS.len(), "all are in the registry");
-    assert_eq!(told["spillway_sidecar_connections"].sum(&[("carrier", "none")]), 1.0);
+    assert_eq!(served.len(), METRICS.len() + process::METRICS.len(), "METRICS lists every served metric");
+    assert_eq!(served["spillway_sidecar_connections"].sum(&[("carrier", "none")]), 1.0);
     let status: SidecarStatus = serde_json::from_str(&get(web, "/status").1).unwrap();
     assert_eq!((status.kind.as_str(), status.connections, status.threads), ("sidecar", 1, 2));
     assert_eq!(get(web, "/nothing").0, 404);
     let (code, why) = get(web, "/health");
-    assert!(code == 503 && why.contains("no carrier"), "nothing is there: {code} {why}");
+    assert!(code == 503 && why.contains("no carrier"), "the server is not reachable: {code} {why}");
     sidecar.drain(Duration::from_secs(60));
     let (code, why) = get(web, "/health");
     assert!(code == 503 && why.contains("draining"), "{code} {why}");
@@ -61,8 +66,8 @@ fn a_full_sidecar_is_not_healthy() {
     settings.metrics = Some(([127, 0, 0, 1], 0).into());
     settings.max_connections = 2;
     let sidecar = Sidecar::start(settings, || ()).unwrap();
-    let web = sidecar.metrics_address().expect("it serves metrics");
-    let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("it listens by TCP") };
+    let web = sidecar.metrics_address().expect("the metrics address");
+    let Listen::Tcp(address) = sidecar.listen()[0] else { panic!("a TCP address") };
     assert_eq!(get(web, "/health").0, 200);
     let _clients = [(); 2].map(|()| TcpStream::connect(address).unwrap());
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -83,6 +88,6 @@ fn every_metric_is_documented() {
         let (name, kind, labels, help) =
             (metric.name, metric.kind.name(), metric.labels.join(", "), metric.help);
         let row = format!("| `{name}` | {kind} | {labels} | {help} |");
-        assert!(text.contains(&row), "docs/sidecar-metrics.md has:\n{row}");
+        assert!(text.contains(&row), "docs/sidecar-metrics.md must have:\n{row}");
     }
 }

@@ -1,0 +1,54 @@
+//! Bytes received from one side that the other side has not accepted yet.
+
+/// A buffer that frees its memory when it becomes empty.
+#[derive(Debug, Default)]
+pub(crate) struct SendBuffer {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl SendBuffer {
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub fn unsent(&self) -> &[u8] {
+        &self.bytes[self.sent..]
+    }
+
+    /// Appends bytes. The caller bounds the buffer: it reads no more while the buffer is not empty.
+    pub fn append(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Removes `count` bytes that were sent.
+    pub fn advance(&mut self, count: usize) {
+        self.sent += count;
+        if self.sent >= self.bytes.len() {
+            *self = SendBuffer::default();
+        }
+    }
+
+    /// Allocated bytes.
+    pub fn memory(&self) -> usize {
+        self.bytes.capacity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_buffer_frees_its_memory() {
+        let mut waiting = SendBuffer::default();
+        waiting.advance(0);
+        assert!(waiting.is_empty());
+        waiting.append(b"hello");
+        waiting.advance(2);
+        assert_eq!(waiting.unsent(), b"llo");
+        waiting.append(b"!");
+        waiting.advance(4);
+        assert!(waiting.is_empty() && waiting.memory() == 0);
+    }
+}
