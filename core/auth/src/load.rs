@@ -27,7 +27,9 @@ impl fmt::Display for LoadRefusal {
         match self {
             LoadRefusal::Malformed(error) => error.fmt(f),
             LoadRefusal::UnknownKey(key) => write!(f, "key {key} is not accepted of clients"),
-            LoadRefusal::Proof => f.write_str("wrong proof: the sender has another key, or bytes were altered"),
+            LoadRefusal::Proof => {
+                f.write_str("wrong proof: the sender has another key, or bytes were altered")
+            }
             LoadRefusal::Stale => f.write_str("load reply to another query"),
         }
     }

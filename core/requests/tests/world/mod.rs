@@ -77,5 +77,9 @@ pub fn expect(protocol: Protocol, steps: &[Step], latencies: &[u64]) {
 #[track_caller]
 pub fn expect_gave_up(protocol: Protocol, steps: &[Step], why: GaveUp) {
     let outcome = outcome(protocol, steps);
-    assert_eq!((outcome.gave_up, outcome.is_idle, outcome.pending_since), (Some(why), None, None), "{steps:?}");
+    assert_eq!(
+        (outcome.gave_up, outcome.is_idle, outcome.pending_since),
+        (Some(why), None, None),
+        "{steps:?}"
+    );
 }
