@@ -28,9 +28,9 @@ impl Relay {
     ///   drained accepts clients again.
     /// - Ranges of clients, client keys and listeners apply to new clients.
     /// - New links are opened if the server, this helper's newest key, the number of links or the limits of connections
-    ///   change, or if the key in use is removed. The old links accept clients until a new one is up, and are closed when
-    ///   their clients have left. If the server changes, clients must leave the old links within `within`, and library
-    ///   clients are sent *drain*.
+    ///   change, or if the key in use is removed. The old links accept clients until a new one is up, and are closed
+    ///   when their clients have left. If the server changes, clients must leave the old links within `within`, and
+    ///   library clients are sent *drain*.
     /// - If encryption becomes required, links and library clients without encryption must end within `within`.
     /// - The batch policy applies to open links at once.
     ///
