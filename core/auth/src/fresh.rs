@@ -1,5 +1,3 @@
-//! Random bytes for one link.
-
 use spillway_wire::preamble::NONCE_BYTES;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 

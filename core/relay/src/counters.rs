@@ -1,5 +1,3 @@
-//! Counters of a service since the relay's start.
-
 use spillway_batch::{Batches, LinkCounters};
 use spillway_transport::HostLimit;
 

@@ -19,7 +19,6 @@ struct Listener {
 }
 
 impl Listeners {
-    /// The service that uses a listener, and its type of clients.
     pub(crate) fn user(&self, listener: u16) -> Option<(u16, ClientType)> {
         self.listeners.get(usize::from(listener)).and_then(|listener| listener.user)
     }

@@ -139,7 +139,6 @@ impl LoadControl {
         self.shedding.as_ref().is_some_and(|shedding| shedding.is_full(now, load))
     }
 
-    /// A library client has connected.
     pub(crate) fn client_connected(&mut self, now: Time, client: SocketAddr) {
         self.gauge.came(now, client);
     }

@@ -8,7 +8,6 @@ use core::ops::{Index, IndexMut};
 
 use spillway_transport::Time;
 
-/// An item that is processed in turns.
 pub(crate) trait Turns {
     /// When the item must be processed although nothing changed.
     fn deadline(&self) -> Option<Time>;
@@ -135,7 +134,6 @@ impl<T: Turns> MarkedList<T> {
         self.check();
     }
 
-    /// The earliest deadline of all items.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let marked = self.marked.iter().filter_map(|index| self[*index].deadline());
         marked.chain(self.deadlines.first().map(|(at, _)| *at)).min()

@@ -14,7 +14,6 @@ const SCARCE_GRANT_BYTES: usize = 4 * 1024;
 /// Allocated bytes against the bound of [`Config::memory_bytes_max`](crate::Config).
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// Bytes that the relay buffers for and from clients.
     clients: usize,
     /// Bytes of batches to servers beyond the size of one turn's batch.
     links: usize,
@@ -70,7 +69,6 @@ impl Memory {
         self.clients = self.clients - from + to;
     }
 
-    /// Updates the total after a link's share has changed.
     pub(crate) fn link_changed(&mut self, from: usize, to: usize) {
         self.links = self.links - from + to;
     }
@@ -92,7 +90,6 @@ impl Memory {
         self.pauses += 1;
     }
 
-    /// Number of times that a client was paused, since the start.
     pub(crate) fn pauses(&self) -> u64 {
         self.pauses
     }
@@ -120,7 +117,6 @@ impl Memory {
         self.bound.judge(self.total())
     }
 
-    /// Bytes that a client may send before the next grant.
     pub(crate) fn grant_bytes(&self) -> usize {
         if self.is_scarce() { SCARCE_GRANT_BYTES } else { CLIENT_GRANT_BYTES }
     }
@@ -141,7 +137,6 @@ pub(crate) struct Held {
 pub(crate) struct Holding {
     pub(crate) conn: Conn,
     pub(crate) memory_bytes: usize,
-    /// Age of the oldest bytes that the client has not read.
     pub(crate) age: Duration,
 }
 

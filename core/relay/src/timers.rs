@@ -15,7 +15,6 @@ const RECORD_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval of checks whether a throttled client may be read again.
 const THROTTLE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The kinds of timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timer {
     /// Send the server what a plain client has acknowledged.
@@ -73,7 +72,6 @@ impl Timers {
         self.queues[timer as usize].start(now, conn, |conn| is_needed(*conn));
     }
 
-    /// When the next timer of any kind expires.
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.queues.iter().filter_map(Delays::poll_timeout).min()

@@ -66,7 +66,6 @@ impl NumberLine {
     }
 }
 
-/// Consumes the next byte if it is `byte`.
 pub(crate) fn take_if(input: &mut &[u8], byte: u8) -> bool {
     match input.split_first() {
         Some((first, rest)) if *first == byte => {

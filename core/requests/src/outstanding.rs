@@ -34,12 +34,10 @@ impl Kind {
         Kind { is_measured: false, ..Kind::prompt(shape) }
     }
 
-    /// A request whose reply the server may delay on purpose.
     pub fn blocking(shape: u8) -> Kind {
         Kind { may_block: true, ..Kind::unmeasured(shape) }
     }
 
-    /// A request that may have no reply.
     pub fn quiet(shape: u8) -> Kind {
         Kind { is_quiet: true, ..Kind::unmeasured(shape) }
     }
@@ -61,7 +59,6 @@ pub(crate) struct Outstanding {
 }
 
 impl Outstanding {
-    /// Adds a complete request.
     pub fn push(&mut self, now: Time, mut kind: Kind) -> Result<(), GaveUp> {
         // Behind a blocking request, the delay is that request's and not the server's.
         kind.is_measured &= self.blocking == 0;

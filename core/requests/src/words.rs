@@ -57,7 +57,6 @@ impl Line {
         Line { word: Word::new(0), has_return: false, is_ending: false }
     }
 
-    /// Whether no byte of the line was consumed.
     pub fn is_empty(&self) -> bool {
         self.word.index == 0 && self.word.length == 0 && !self.has_return
     }

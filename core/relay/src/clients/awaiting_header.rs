@@ -1,5 +1,3 @@
-//! A load balancer's connection whose PROXY header is not complete yet.
-
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 

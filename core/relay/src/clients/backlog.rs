@@ -38,7 +38,6 @@ impl Backlog {
         self.0.as_ref().map_or(0, |queue| queue.len)
     }
 
-    /// Allocated bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.0.as_ref().map_or(0, |queue| queue.capacity)
     }

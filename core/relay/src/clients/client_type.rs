@@ -1,4 +1,3 @@
-/// The types of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientType {
     /// Ordinary TCP, as to the server itself.

@@ -1,5 +1,3 @@
-//! A client whose virtual connection has ended, and which has not received all replies.
-
 use core::net::SocketAddr;
 
 use spillway_transport::{Conn, Time, Transport};

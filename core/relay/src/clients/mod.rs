@@ -121,7 +121,6 @@ impl Clients {
         role
     }
 
-    /// The connections of all clients of a service.
     pub(crate) fn of_service(&self, service: u16) -> Vec<Conn> {
         let is_client = |role: &ConnRole| role.client_of().is_some_and(|(of, _)| of == service);
         self.iter_from(0).filter(|(_, role)| is_client(role)).map(|(conn, _)| conn).collect()
@@ -132,7 +131,6 @@ impl Clients {
         self.iter_from(0)
     }
 
-    /// The clients from slot `first` on.
     pub(crate) fn iter_from(&self, first: u32) -> impl Iterator<Item = (Conn, &ConnRole)> + Clone + '_ {
         let rest = self.slots.get(first as usize..).unwrap_or_default();
         (first..)
@@ -153,11 +151,10 @@ impl Clients {
 
     pub(crate) fn start(&mut self, timer: Timer, now: Time, conn: Conn) {
         let slots = &self.slots;
-        let is_needed = |conn| role(slots, conn).is_some_and(|role| role.waits_for(timer));
+        let is_needed = |conn| role(slots, conn).is_some_and(|role| role.needs_timer(timer));
         self.timers.start(timer, now, conn, is_needed);
     }
 
-    /// When the next timer expires.
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.timers.poll_timeout()

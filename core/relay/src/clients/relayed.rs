@@ -5,9 +5,7 @@ use spillway_batch::{CloseReason, Control, Id};
 /// A virtual connection on a server's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VirtualId {
-    /// Index of the link.
     pub(crate) link: usize,
-    /// The connection's id on that link.
     pub(crate) id: Id,
 }
 
@@ -81,7 +79,6 @@ impl RelayedConn {
         self.state == State::Open
     }
 
-    /// Decides about data of the client.
     pub(crate) fn request(&mut self, bytes: usize) -> DataAction {
         if self.state != State::Open {
             return DataAction::Ignore;
@@ -108,7 +105,6 @@ impl RelayedConn {
         self.forwarded()
     }
 
-    /// Decides about a control message of the server.
     pub(crate) fn handle_server_control(&mut self, control: &Control) -> ControlAction {
         if self.is_closed_by_server() {
             return ControlAction::Ignore;

@@ -81,7 +81,6 @@ impl FinalAck {
         Some(FinalAck { link, id, replies, reply_acks })
     }
 
-    /// Index of the server's link.
     pub(crate) fn link(&self) -> usize {
         self.link
     }
@@ -91,7 +90,6 @@ impl FinalAck {
         self.reply_acks.acknowledged
     }
 
-    /// Whether an acknowledgement up to this offset is the last one.
     pub(crate) fn is_last(&self, through: u64) -> bool {
         through >= self.replies
     }

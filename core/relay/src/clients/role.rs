@@ -1,5 +1,3 @@
-//! The roles of the transport's connections in the relay.
-
 use alloc::boxed::Box;
 use core::net::SocketAddr;
 
@@ -65,8 +63,7 @@ impl ConnRole {
         }
     }
 
-    /// Whether a timer of this kind is still needed.
-    pub(crate) fn waits_for(&self, timer: Timer) -> bool {
+    pub(crate) fn needs_timer(&self, timer: Timer) -> bool {
         match (self, timer) {
             (ConnRole::Plain(client), Timer::Acknowledge) => client.acknowledge_timer_runs(),
             (ConnRole::Lingering(lingering), Timer::Acknowledge) => lingering.acknowledge_timer_runs(),

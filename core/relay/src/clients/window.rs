@@ -13,7 +13,6 @@ use crate::memory::Memory;
 /// A window that is used up within this time is doubled, because it limits the client's throughput.
 const GROWTH_TIME_MAX: Duration = Duration::from_millis(100);
 
-/// The window of one client.
 #[derive(Debug)]
 pub(crate) struct Window {
     bytes: u32,

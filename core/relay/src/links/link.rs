@@ -85,7 +85,6 @@ impl Link {
         self.service
     }
 
-    /// Number among the service's links.
     pub(crate) fn number(&self) -> u16 {
         self.number
     }
@@ -117,7 +116,6 @@ impl Link {
         }
     }
 
-    /// Whether the link accepts new clients.
     pub(crate) fn takes_clients(&self) -> bool {
         let is_in_use = matches!(self.lifecycle, Lifecycle::Current | Lifecycle::Replaced { .. });
         is_in_use && self.linked().is_some_and(Linked::takes_clients)
@@ -137,7 +135,6 @@ impl Link {
         }
     }
 
-    /// The transport connects to the server.
     pub(crate) fn connecting(&mut self, conn: Conn, deadline: Time) {
         self.state = State::Connecting { conn, deadline };
     }

@@ -44,7 +44,6 @@ impl Links {
         linked
     }
 
-    /// The connection of the client with this id.
     pub(crate) fn client(&self, index: usize, id: Id) -> Option<Conn> {
         self[index].linked()?.client(id)
     }

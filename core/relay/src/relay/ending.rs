@@ -9,7 +9,6 @@ use crate::notice::Notice;
 use crate::reasons::Cut;
 
 impl Relay {
-    /// Adds an admitted client.
     pub(super) fn put_client(&mut self, conn: Conn, role: ConnRole) {
         if let Some((service, client_type)) = role.client_of() {
             self.service_mut(service).client_added(client_type);
@@ -45,14 +44,12 @@ impl Relay {
         role.release_memory(&mut self.memory);
     }
 
-    /// The client's connection was closed or lost.
     pub(super) fn client_lost(&mut self, conn: Conn, reason: LostReason) {
         let closed = if reason == LostReason::Closed { CloseReason::Normal } else { CloseReason::Reset };
         self.end_virtual(conn, closed);
         self.drop_client(conn, false);
     }
 
-    /// Resets a client and its virtual connection.
     pub(super) fn reset_client<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         self.end_virtual(conn, CloseReason::Reset);
         self.drop_client(conn, true);

@@ -153,7 +153,6 @@ impl Relay {
         }
     }
 
-    /// The peer has finished its stream.
     fn finished<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         match self.clients.get_mut(conn) {
             Some(ConnRole::Plain(client)) => {

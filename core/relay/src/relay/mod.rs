@@ -201,7 +201,6 @@ impl Relay {
         self.admission.check(now, self.clients.count(), &self.memory)
     }
 
-    /// The link for a new client of a service.
     fn choose_link(&self, service: u16) -> Option<usize> {
         self.links.choose(self.service(service).links())
     }

@@ -68,7 +68,6 @@ impl Relay {
         self.forget_link(index);
     }
 
-    /// The indexes of a service's links.
     pub(super) fn links_of(&self, service_index: usize) -> Vec<usize> {
         self.services[service_index].links().to_vec()
     }

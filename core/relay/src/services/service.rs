@@ -72,7 +72,6 @@ impl Service {
         &mut self.counters
     }
 
-    /// Indexes of the service's links, replaced ones included.
     pub(crate) fn links(&self) -> &[usize] {
         &self.links
     }
@@ -129,7 +128,6 @@ impl Service {
 
 /// Admission and number of clients.
 impl Service {
-    /// Whether this address may connect.
     pub(crate) fn admits(&self, client: IpAddr) -> Result<(), Refusal> {
         let is_allowed = self.config.clients.iter().any(|range| range.contains(client));
         if is_allowed { Ok(()) } else { Err(Refusal::Address) }
@@ -237,7 +235,6 @@ impl Service {
         self.relief.say(now, relief, duration);
     }
 
-    /// Whether the override is `off`.
     pub(crate) fn is_off(&self, now: Time) -> bool {
         self.relief.at(now) == Override::Off
     }

@@ -12,7 +12,6 @@ const HEADER_BYTES: usize = 24;
 
 const STAT: u8 = 0x10;
 
-/// Both directions of a connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Binary {
     requests: Packets,

@@ -8,7 +8,6 @@ use crate::words::Word;
 /// The server rejects longer keys and then parses the value as commands.
 const KEY_BYTES_MAX: u64 = 250;
 
-/// The format of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// No reply, or an error line: `noreply`.
@@ -84,7 +83,6 @@ impl Command {
     pub(super) const EMPTY: Command =
         Command { family: Family::EmptyLine, is_quiet: false, value_bytes: None };
 
-    /// Parses the next word of the line.
     pub(super) fn word(&mut self, word: &Word) -> Result<(), GaveUp> {
         if word.index == 0 {
             self.family = Family::of(word.text()).ok_or(GaveUp::UnknownCommand)?;

@@ -9,7 +9,6 @@ use crate::number::Number;
 use crate::outstanding::Outstanding;
 use crate::words::{Line, Piece, Word};
 
-/// Both directions of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Text {
     requests: Lines,

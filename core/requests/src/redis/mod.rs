@@ -17,7 +17,6 @@ use crate::outstanding::{Kind, Outstanding};
 /// All replies have one format.
 const SHAPE: u8 = 0;
 
-/// The parsers of both directions of a connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Redis {
     requests: Requests,

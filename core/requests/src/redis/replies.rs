@@ -133,7 +133,6 @@ impl Replies {
         Ok(false)
     }
 
-    /// Consumes a value's type byte.
     fn begin(&mut self, input: &mut &[u8]) -> Result<bool, GaveUp> {
         let Some((kind, rest)) = input.split_first() else { return Ok(false) };
         *input = rest;

@@ -99,7 +99,6 @@ impl LibraryClient {
         self.peer
     }
 
-    /// Initial credit of each connection in bytes.
     pub(crate) fn credit(&self) -> u32 {
         self.credit
     }
@@ -117,7 +116,6 @@ impl LibraryClient {
         self.acceptor.is_established() && !self.acceptor.is_encrypted()
     }
 
-    /// Whether this is the address of the client's own connection.
     pub(crate) fn is_own_address(&self, client: SocketAddr) -> bool {
         client.ip().to_canonical() == self.peer.ip().to_canonical() && client.port() == self.peer.port()
     }

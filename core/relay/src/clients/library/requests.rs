@@ -50,7 +50,6 @@ impl LibraryClient {
         self.relayed.is_none() && !self.waiting.is_empty()
     }
 
-    /// Removes the stored bytes, to be handled now.
     pub(crate) fn take_waiting(&mut self, memory: &mut Memory) -> Vec<u8> {
         self.waits_for_link = false;
         self.waiting.take(memory)
@@ -95,7 +94,6 @@ impl LibraryClient {
         self.acceptor.decompose(input)
     }
 
-    /// Decides about data of the client.
     pub(crate) fn request(&mut self, id: Id, bytes: &[u8]) -> DataAction {
         self.bytes_in += bytes.len() as u64;
         let relayed = self.relayed.as_mut().filter(|_| id == CLIENT_ID);
@@ -106,12 +104,10 @@ impl LibraryClient {
         request
     }
 
-    /// Whether the client may open a connection with this id now.
     pub(crate) fn may_open(&self, id: Id) -> bool {
         id == CLIENT_ID && self.relayed.is_none()
     }
 
-    /// Decides about a control message of the client other than *connect* and *reconnect*.
     pub(crate) fn handle_client_control(&mut self, id: Id, control: &Control) -> ControlAction {
         let relayed = self.relayed.as_mut().filter(|_| id == CLIENT_ID);
         relayed.map_or(ControlAction::Ignore, |relayed| relayed.handle_client_control(control))

@@ -11,7 +11,6 @@ use crate::counters::Stalls;
 use crate::reasons::Refusal;
 
 impl Linked {
-    /// The connection of the client with this id.
     pub(crate) fn client(&self, id: Id) -> Option<Conn> {
         self.members.client(id)
     }
@@ -111,7 +110,6 @@ impl Linked {
         self.opener.widen(id, window);
     }
 
-    /// A plain client has finished its stream.
     pub(crate) fn finish(&mut self, id: Id) {
         self.opener.finish(id);
     }

@@ -1,5 +1,3 @@
-//! The clients of a link, by id.
-
 use alloc::vec::Vec;
 
 use spillway_batch::Id;
@@ -47,7 +45,6 @@ impl Members {
         self.set(id, Member::Client(client));
     }
 
-    /// The library client has left before the server's close.
     pub(crate) fn orphan(&mut self, id: Id) {
         self.set(id, Member::Orphan);
     }

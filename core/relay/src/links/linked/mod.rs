@@ -43,7 +43,6 @@ pub(crate) struct Linked {
     counted: usize,
 }
 
-/// The link as a whole.
 impl Linked {
     pub(crate) fn new(now: Time, conn: Conn, config: &OpenerConfig, fresh: Fresh) -> Linked {
         Linked {
@@ -82,7 +81,6 @@ impl Linked {
         self.is_draining
     }
 
-    /// The server accepts no more clients on this link.
     pub(crate) fn server_drains(&mut self) {
         self.is_draining = true;
     }
@@ -100,7 +98,6 @@ impl Linked {
         self.opener.initial_credit()
     }
 
-    /// Limit on the window of one plain client.
     pub(crate) fn window_bytes_max(&self) -> u32 {
         self.window_bytes_max
     }
@@ -119,7 +116,6 @@ impl Linked {
         totals.add(self.opener.counters(), &self.opener.batches(), self.stalls);
     }
 
-    /// Opens the records in received bytes.
     pub(crate) fn unseal<'a>(&mut self, now: Time, bytes: &'a [u8], scratch: &'a mut Scratch) -> &'a [u8] {
         self.opener.unseal(now, bytes, scratch)
     }
