@@ -31,7 +31,7 @@ pub struct Config {
     /// Clients that do not read are paused at three quarters of the limit, and closed at the limit, largest first.
     pub memory_bytes_max: usize,
     /// Initial window of a plain client: bytes of replies that its server may send ahead of the client's connection.
-    /// The window grows up to [`Limits::window_bytes`] while the client reads fast enough.
+    /// The window grows up to [`Limits::window_bytes`] while the client reads fast enough. Fixed when the relay starts.
     pub first_window_bytes: u32,
     /// Limit on bytes that wait for one library client. A client that grants its server more credit and does not read
     /// is reset. Bytes that wait for a plain client are bounded by [`Limits::window_bytes`].
@@ -221,9 +221,9 @@ impl Default for Timeouts {
 /// Why a configuration was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// Nothing to do.
+    /// The configuration has no service.
     NoServices,
-    /// A service without links.
+    /// The service has no links.
     NoLinks(String),
     /// The service has no key and its server is not on loopback.
     NoKey(String),

@@ -30,7 +30,7 @@ pub(crate) struct Link {
     earlier: LinkTotals,
 }
 
-/// Whether a link is still wanted by its service.
+/// Whether a link accepts new clients, and whether it is opened again when it is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lifecycle {
     /// Configured; opened again when it is lost.
@@ -157,11 +157,11 @@ impl Link {
     }
 
     /// Both ends have authenticated. The next connection starts with the newest key again.
-    pub(crate) fn set_up(&mut self) {
+    pub(crate) fn mark_up(&mut self) {
         self.failures = 0;
         self.key = 0;
         if let Some(linked) = self.linked_mut() {
-            linked.set_up();
+            linked.mark_up();
         }
     }
 
@@ -311,7 +311,7 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(link.wait(Time(0), &timeouts, 0), reconnect_max / 2);
         }
-        link.set_up();
+        link.mark_up();
         assert_eq!(link.wait(Time(7), &timeouts, 0), timeouts.reconnect_min / 2);
     }
 

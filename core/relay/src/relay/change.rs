@@ -22,7 +22,8 @@ impl Relay {
         if self.services.len() + new > SERVICES_MAX { Err(ConfigError::TooManyServices) } else { Ok(()) }
     }
 
-    /// Applies a new configuration, except for the timeouts. Services are identified by name:
+    /// Applies a new configuration, except for `timeouts`, `first_window_bytes` and `unauthenticated`, which are fixed
+    /// when the relay starts. Services are identified by name:
     ///
     /// - A service that is no longer configured is drained within `within`. A configured service that drains or has
     ///   drained accepts clients again.

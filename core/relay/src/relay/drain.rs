@@ -25,7 +25,7 @@ impl Relay {
         within: Duration,
         out: &mut T,
     ) -> bool {
-        let found = self.services.present(name);
+        let found = self.services.index_of_active(name);
         found.map(|service| self.drain_one(now, service, within, out)).is_some()
     }
 
@@ -110,7 +110,7 @@ impl Relay {
         within: Duration,
         out: &mut T,
     ) -> bool {
-        let Some(service_index) = self.services.present(name) else { return false };
+        let Some(service_index) = self.services.index_of_active(name) else { return false };
         self.services[service_index].set_override(now, relief, duration);
         self.update_listening(service_index, out);
         if relief == Override::Off {

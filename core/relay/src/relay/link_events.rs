@@ -72,7 +72,7 @@ impl Relay {
 
     fn link_up<T: Transport>(&mut self, now: Time, index: usize, connections_max: u32, out: &mut T) {
         let link = &mut self.links[index];
-        link.set_up();
+        link.mark_up();
         let (service, number) = (link.service(), link.number());
         self.service_mut(service).counters_mut().links_up += 1;
         self.notices.push(Notice::LinkUp { service, link: number, connections_max });

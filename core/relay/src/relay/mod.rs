@@ -144,7 +144,7 @@ impl Relay {
     /// A snapshot of the relay's state and counters.
     pub fn status(&self) -> Status {
         let link = |index: &usize| (self.links[*index].status(), self.links[*index].totals());
-        let services = self.services.iter().filter(|service| !service.is_gone());
+        let services = self.services.iter().filter(|service| !service.has_ended_after_removal());
         Status {
             services: services.map(|service| service.status(service.links().iter().map(link))).collect(),
             clients: self.clients.count(),

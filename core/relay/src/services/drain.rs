@@ -19,7 +19,7 @@ impl Drain {
     }
 
     /// Brings the deadline forward. A later deadline has no effect.
-    pub(crate) fn hasten(&mut self, now: Time, within: Duration) {
+    pub(crate) fn bring_forward(&mut self, now: Time, within: Duration) {
         self.deadline = self.deadline.min(now + within);
     }
 
@@ -65,9 +65,9 @@ mod tests {
     fn is_due_after_the_last_client_or_at_the_earliest_deadline() {
         let second = Duration::from_secs(1);
         let mut drain = Drain::new(Time(0), 2 * second);
-        drain.hasten(Time(0), 5 * second);
+        drain.bring_forward(Time(0), 5 * second);
         assert_eq!(drain.poll_timeout(), Some(Time(0) + 2 * second));
-        drain.hasten(Time(0), second);
+        drain.bring_forward(Time(0), second);
         assert!(drain.is_due(Time(1), 0) && !drain.is_due(Time(1), 1));
         assert!(drain.is_due(Time(0) + second, 1));
         drain.count(ClientType::Library, false);

@@ -18,8 +18,8 @@ impl Services {
     }
 
     /// The index of the service with this name, unless it was removed and has drained.
-    pub(crate) fn present(&self, name: &str) -> Option<usize> {
-        self.index_of(name).filter(|place| !self[*place].is_gone())
+    pub(crate) fn index_of_active(&self, name: &str) -> Option<usize> {
+        self.index_of(name).filter(|index| !self[*index].has_ended_after_removal())
     }
 
     pub(crate) fn configs(&self) -> impl Iterator<Item = &ServiceConfig> + '_ {

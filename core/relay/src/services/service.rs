@@ -121,7 +121,7 @@ impl Service {
     }
 
     /// Whether the service was removed, and its clients and links have ended.
-    pub(crate) fn is_gone(&self) -> bool {
+    pub(crate) fn has_ended_after_removal(&self) -> bool {
         self.is_removed && self.is_drained()
     }
 }
@@ -199,7 +199,7 @@ impl Service {
     pub(crate) fn begin_drain(&mut self, now: Time, within: Duration) -> bool {
         match &mut self.drain {
             Some(drain) => {
-                drain.hasten(now, within);
+                drain.bring_forward(now, within);
                 false
             }
             None => {
@@ -324,14 +324,14 @@ mod tests {
         assert!(service.begin_drain(Time(0), Duration::from_secs(1)));
         assert!(!service.drain_is_due(Time(1)) && service.is_at_rest());
         service.client_removed(ClientType::Plain, false);
-        assert!(service.drain_is_due(Time(1)) && !service.is_at_rest() && !service.is_gone());
+        assert!(service.drain_is_due(Time(1)) && !service.is_at_rest() && !service.has_ended_after_removal());
         service.end_drain();
-        assert!(service.is_gone() && service.is_at_rest());
+        assert!(service.has_ended_after_removal() && service.is_at_rest());
         assert_eq!(
             service.change(config()),
             Changes { policy: false, server: false, links: true, encryption: false }
         );
-        assert!(!service.is_gone() && service.takes_clients(Time(2)).is_ok());
+        assert!(!service.has_ended_after_removal() && service.takes_clients(Time(2)).is_ok());
     }
 
     #[test]

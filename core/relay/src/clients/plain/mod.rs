@@ -21,10 +21,10 @@ use crate::status::{ClientKind, ClientStatus};
 #[derive(Debug)]
 pub(crate) struct PlainClient {
     service: u16,
-    /// Index of the link that carries it.
+    /// Index of the link that carries the client.
     link: usize,
     id: Id,
-    /// The client, as the server sees it.
+    /// The client's address, as the server sees it.
     peer: SocketAddr,
     /// The load balancer in front of the client.
     via: Option<SocketAddr>,
@@ -112,7 +112,6 @@ impl PlainClient {
         self.service
     }
 
-    /// Index of the link that carries it.
     pub(crate) fn link(&self) -> usize {
         self.link
     }
@@ -122,7 +121,6 @@ impl PlainClient {
         self.id
     }
 
-    /// The client, as the server sees it.
     pub(crate) fn peer(&self) -> SocketAddr {
         self.peer
     }

@@ -58,8 +58,8 @@ impl Linked {
         if self.unsent.is_some() {
             self.opener.waits(now);
         } else if let Some(batch) = self.opener.poll_transmit(now) {
-            if let Some(spent) = out.spent_chunk() {
-                self.opener.recycle(spent);
+            if let Some(sent_chunk) = out.spent_chunk() {
+                self.opener.recycle(sent_chunk);
             }
             self.unsent = self.offer(batch, out);
         }

@@ -73,7 +73,7 @@ impl Linked {
         self.is_up
     }
 
-    pub(crate) fn set_up(&mut self) {
+    pub(crate) fn mark_up(&mut self) {
         self.is_up = true;
     }
 
