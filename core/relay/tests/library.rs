@@ -265,7 +265,7 @@ fn strangers_are_evicted_for_clients_at_the_bound() {
 
 /// A peer that connected while keys were configured cannot use the well-known loopback key after a reload removes them.
 #[test]
-fn keys_that_go_leave_no_open_door() {
+fn removed_keys_give_no_access() {
     let mut world = World::new(config());
     let mut client = Client::connecting(&mut world, Key::loopback_only(), Role::Client, Limits::default());
     let mut keyless = config();

@@ -122,7 +122,7 @@ fn a_new_client_above_the_bound_is_accepted_and_the_largest_closed() {
 }
 
 #[test]
-fn who_does_not_read_is_paused_first_and_goes_on_when_there_is_room() {
+fn clients_that_do_not_read_are_paused_first_and_then_resumed() {
     let mut world = world();
     let all = clients(&mut world, 3);
     let (stalled, other) = (all[0], all[2]);

@@ -111,7 +111,7 @@ fn a_close_by_the_server_delivers_what_is_left() {
 
 /// A kernel answers data on a closed connection with a reset, and a client that only writes notices nothing else.
 #[test]
-fn who_writes_after_the_server_s_close_is_reset_once_everything_has_arrived() {
+fn data_after_the_servers_close_is_reset_once_all_replies_arrived() {
     for early in [true, false] {
         let mut world = World::new(config());
         let client = world.client(0, CLIENT);

@@ -67,7 +67,7 @@ fn link_states(world: &World) -> Vec<(LinkState, bool)> {
 }
 
 #[test]
-fn the_same_again_disturbs_nobody() {
+fn an_unchanged_configuration_has_no_effect() {
     let mut world = World::new(config());
     let client = world.client(0, CLIENT);
     world.exchange();
