@@ -1,8 +1,8 @@
-//! Encrypted links: a key exchange with forward secrecy, and what is sealed with its keys (link version 4).
+//! Encrypted links (link version 4): a key exchange with forward secrecy, and records that are sealed with its keys.
 //!
-//! The handshake is Noise `NNpsk0` (Noise Protocol Framework, revision 34), whose initiator is the server: its message
-//! follows the welcome at once, and the opener may send right after its own, so that encryption costs no round trip. The
-//! prologue is the whole beginning of the link, and the pre-shared key is derived from the link's key.
+//! The handshake is Noise `NNpsk0` (Noise Protocol Framework, revision 34). The server is the initiator: its message
+//! follows the welcome at once, and the opener may send data right after its own message, so encryption adds no round
+//! trip. The prologue is the link's preamble, and the pre-shared key is derived from the link's key.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -21,11 +21,11 @@ use crate::primitives::Primitives;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 
-/// Records that are sealed with one key. At most 1 GiB: far below what AES-GCM allows (2^24.5 records of this length,
-/// RFC 8446 §5.5).
+/// Number of records that are sealed with one key: at most 1 GiB, far below the limit of AES-GCM (2^24.5 records of
+/// this length, RFC 8446 §5.5).
 pub const RECORDS_PER_KEY: u64 = 1 << 16;
 
-/// What came is not what the peer sent, or the peer does not have the key.
+/// Authentication failed: the bytes are not those that the peer sent next, or the peer has another key. Close the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Altered;
 
@@ -47,19 +47,19 @@ fn begin(key: &Key, prologue: &[u8], fresh: &Fresh, is_initiator: bool) -> Resul
         if is_initiator { builder.build_initiator() } else { builder.build_responder() }
     };
     build().map_err(|error| {
-        debug_assert!(false, "the pattern and its primitives are there: {error}");
+        debug_assert!(false, "the Noise pattern and its primitives are supported: {error}");
         Altered
     })
 }
 
-/// The server's side of a key exchange that has begun.
+/// The server's side of a key exchange that waits for the opener's message.
 pub struct Exchange(Box<HandshakeState>);
 
 impl Exchange {
-    /// Also returns what the server says first.
+    /// Starts the exchange at the server and returns the server's message for the opener.
     ///
     /// # Errors
-    /// Never in practice: the pattern is fixed.
+    /// The Noise library rejected the pattern. Cannot happen, because the pattern is a constant.
     pub fn offer(
         key: &Key,
         prologue: &[u8],
@@ -73,10 +73,10 @@ impl Exchange {
         }
     }
 
-    /// The opener's side of it, which ends the exchange there. Also returns what the opener says.
+    /// Completes the exchange at the opener and returns the opener's message for the server.
     ///
     /// # Errors
-    /// The server's message was altered.
+    /// The server's message was altered, or the server has another key or another preamble.
     pub fn answer(
         key: &Key,
         prologue: &[u8],
@@ -92,10 +92,10 @@ impl Exchange {
         }
     }
 
-    /// Ends the exchange at the server.
+    /// Completes the exchange at the server.
     ///
     /// # Errors
-    /// The opener's message was altered.
+    /// The opener's message was altered, or the opener has another key or another preamble.
     pub fn finish(mut self, answer: &[u8; EXCHANGE_BYTES]) -> Result<Channel, Altered> {
         self.0.read_message(answer, &mut []).map_err(|_| Altered)?;
         Channel::new(*self.0)
@@ -108,7 +108,7 @@ impl fmt::Debug for Exchange {
     }
 }
 
-/// Both directions of an encrypted link.
+/// The keys and record counters of both directions of an encrypted link.
 pub struct Channel(TransportState);
 
 impl Channel {
@@ -120,32 +120,32 @@ impl Channel {
     pub fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) {
         let records = plain.len().div_ceil(RECORD_PLAIN_BYTES_MAX);
         out.reserve(plain.len() + records * (RECORD_HEADER_BYTES + RECORD_TAG_BYTES));
-        for part in plain.chunks(RECORD_PLAIN_BYTES_MAX) {
-            if is_due(self.0.sending_nonce()) {
+        for chunk in plain.chunks(RECORD_PLAIN_BYTES_MAX) {
+            if is_rekey_due(self.0.sending_nonce()) {
                 self.0.rekey_outgoing();
             }
-            self.seal_part(&emit_record_length(part.len()), out);
-            self.seal_part(part, out);
+            self.seal_message(&emit_record_length(chunk.len()), out);
+            self.seal_message(chunk, out);
         }
     }
 
-    fn seal_part(&mut self, part: &[u8], out: &mut Vec<u8>) {
+    fn seal_message(&mut self, plain: &[u8], out: &mut Vec<u8>) {
         let start = out.len();
-        out.resize(start + part.len() + RECORD_TAG_BYTES, 0);
-        let sealed = self.0.write_message(part, &mut out[start..]);
-        // It fails after 2^64 messages. What is then sent cannot be opened.
-        debug_assert_eq!(sealed, Ok(part.len() + RECORD_TAG_BYTES), "there are counters left");
+        out.resize(start + plain.len() + RECORD_TAG_BYTES, 0);
+        let sealed = self.0.write_message(plain, &mut out[start..]);
+        // Sealing fails only after 2^64 messages. The peer would then reject the bytes and close the link.
+        debug_assert_eq!(sealed, Ok(plain.len() + RECORD_TAG_BYTES), "fewer than 2^64 messages were sealed");
     }
 
-    /// Opens the next record's length.
+    /// Opens the length of the next record.
     ///
     /// # Errors
-    /// It is not what the peer sent next. Close the link.
+    /// The bytes are not the next length that the peer sealed. Close the link.
     pub fn open_length(
         &mut self,
         sealed: &[u8; RECORD_HEADER_BYTES],
     ) -> Result<[u8; RECORD_LENGTH_BYTES], Altered> {
-        if is_due(self.0.receiving_nonce()) {
+        if is_rekey_due(self.0.receiving_nonce()) {
             self.0.rekey_incoming();
         }
         let mut length = [0; RECORD_LENGTH_BYTES];
@@ -153,10 +153,10 @@ impl Channel {
         Ok(length)
     }
 
-    /// Opens what follows a length, into `out`, which is shorter by the tag.
+    /// Opens the bytes that follow a length. `out` must be `RECORD_TAG_BYTES` shorter than `sealed`.
     ///
     /// # Errors
-    /// It is not what the peer sent next. Close the link.
+    /// The bytes are not the next ones that the peer sealed. Close the link.
     pub fn open(&mut self, sealed: &[u8], out: &mut [u8]) -> Result<(), Altered> {
         match self.0.read_message(sealed, out) {
             Ok(length) if length == out.len() => Ok(()),
@@ -165,9 +165,9 @@ impl Channel {
     }
 }
 
-/// Whether this message is the first of a new key. A record is two: its length and its bytes.
-fn is_due(message: u64) -> bool {
-    message > 0 && message.is_multiple_of(2 * RECORDS_PER_KEY)
+/// Whether the key must change before the Noise message with this number. A record is two messages: length and bytes.
+fn is_rekey_due(message_number: u64) -> bool {
+    message_number > 0 && message_number.is_multiple_of(2 * RECORDS_PER_KEY)
 }
 
 impl fmt::Debug for Channel {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn both_directions_carry_what_was_sealed() {
+    fn records_sealed_at_one_end_open_at_the_other() {
         let (mut server, mut opener) = channels();
         for (from, to) in [(0, 1), (1, 0), (0, 1)] {
             let ends = [&mut server, &mut opener];
@@ -216,12 +216,12 @@ mod tests {
     }
 
     #[test]
-    fn a_record_opens_once_in_its_turn_and_unaltered() {
+    fn a_record_opens_once_in_order_and_unaltered() {
         let (mut server, mut opener) = channels();
         let (mut first, mut second) = (Vec::new(), Vec::new());
         server.seal(b"first", &mut first);
         server.seal(b"second", &mut second);
-        assert_eq!(open(&mut opener, &second), Err(Altered), "one is missing");
+        assert_eq!(open(&mut opener, &second), Err(Altered), "the first record is missing");
         for bit in 0..first.len() * 8 {
             let (mut server, mut opener) = channels();
             let mut altered = Vec::new();
@@ -229,14 +229,14 @@ mod tests {
             altered[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(open(&mut opener, &altered), Err(Altered), "bit {bit}");
         }
-        assert_eq!(open(&mut server, &first), Err(Altered), "its own");
+        assert_eq!(open(&mut server, &first), Err(Altered), "sent back to its sender");
         assert_eq!(open(&mut opener, &first), Ok(b"first".to_vec()));
         assert_eq!(open(&mut opener, &first), Err(Altered), "repeated");
         assert_eq!(open(&mut opener, &second), Ok(b"second".to_vec()));
     }
 
     #[test]
-    fn who_has_another_key_or_saw_another_beginning_learns_nothing() {
+    fn the_exchange_fails_with_another_key_another_preamble_or_altered_bytes() {
         let (key, other) = (Key::from_secret([3; 32]), Key::from_secret([4; 32]));
         let (_, offer) = Exchange::offer(&key, b"beginning", &fresh(1)).unwrap();
         assert!(Exchange::answer(&other, b"beginning", &fresh(2), &offer).is_err());
@@ -261,7 +261,7 @@ mod tests {
             server.seal(b"x", &mut sealed);
             assert_eq!(open(&mut opener, &sealed).as_deref(), Ok(&b"x"[..]), "record {record}");
         }
-        // An end that goes on with the old key opens nothing more.
+        // An end that keeps the old key can open no further record.
         let (mut server, mut opener) = channels();
         for _ in 0..RECORDS_PER_KEY {
             sealed.clear();

@@ -1,13 +1,9 @@
-//! Random bytes for one link.
-
 use spillway_wire::preamble::NONCE_BYTES;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// Bytes of an ephemeral secret.
 const EPHEMERAL_BYTES: usize = 32;
 
-/// What one end of one link needs of randomness: a nonce and an ephemeral secret. Used for one link only, wiped when
-/// dropped, never printed.
+/// A nonce and an ephemeral secret for one end of one link only. Wiped when dropped and never printed.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct Fresh {
     nonce: [u8; NONCE_BYTES],
@@ -15,10 +11,10 @@ pub struct Fresh {
 }
 
 impl Fresh {
-    /// Random bytes that it is made of.
+    /// Number of random bytes that [`Fresh::from_random`] needs.
     pub const BYTES: usize = NONCE_BYTES + EPHEMERAL_BYTES;
 
-    /// Of random bytes that were never used before.
+    /// `bytes` must come from a cryptographic random generator and must not have been used before.
     pub fn from_random(bytes: [u8; Fresh::BYTES]) -> Fresh {
         let mut fresh = Fresh { nonce: [0; NONCE_BYTES], ephemeral: [0; EPHEMERAL_BYTES] };
         fresh.nonce.copy_from_slice(&bytes[..NONCE_BYTES]);
@@ -26,7 +22,7 @@ impl Fresh {
         fresh
     }
 
-    /// As `random` fills it.
+    /// Calls `random`, a cryptographic random generator, to fill the nonce and the secret.
     pub fn filled(mut random: impl FnMut(&mut [u8])) -> Fresh {
         let mut fresh = Fresh { nonce: [0; NONCE_BYTES], ephemeral: [0; EPHEMERAL_BYTES] };
         random(&mut fresh.nonce);
@@ -34,7 +30,7 @@ impl Fresh {
         fresh
     }
 
-    /// The nonce, which is no secret.
+    /// The nonce, which is sent in clear.
     pub fn nonce(&self) -> [u8; NONCE_BYTES] {
         self.nonce
     }

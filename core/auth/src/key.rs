@@ -1,4 +1,4 @@
-//! A shared secret, and the text it is kept in.
+//! Shared secrets, and the text of key files.
 
 use alloc::string::String;
 use core::fmt;
@@ -10,12 +10,12 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::keyed::keyed_hash;
 
-/// Bytes of a secret.
+/// Length of a key's secret in bytes.
 pub const SECRET_BYTES: usize = 32;
 
 const PREFIX: &str = "spillway-key-1 ";
 
-/// A shared secret with the name derived from it. Wiped when dropped, never printed.
+/// A shared secret and the identifier derived from it. The secret is wiped when dropped and never printed.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct Key {
     #[zeroize(skip)]
@@ -23,14 +23,14 @@ pub struct Key {
     secret: [u8; SECRET_BYTES],
 }
 
-/// What is wrong with a key's text.
+/// Why the text of a key file was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// It does not begin as a key file does.
+    /// The text does not begin with `spillway-key-1 `.
     Prefix,
-    /// It has not the right number of digits.
+    /// The text has this number of digits instead of 64.
     Length(usize),
-    /// A character that is not a hexadecimal digit.
+    /// A character is not a hexadecimal digit.
     Digit,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for KeyError {
 impl core::error::Error for KeyError {}
 
 impl Key {
-    /// A key of 32 random bytes.
+    /// `secret` must come from a cryptographic random generator.
     pub fn from_secret(secret: [u8; SECRET_BYTES]) -> Key {
         let mut hash = Sha256::new();
         hash.update(b"spillway key id\0");
@@ -59,18 +59,18 @@ impl Key {
         Key { id: KeyId(id), secret }
     }
 
-    /// The well-known key of links that stay on loopback and were given no key. Protects nothing; whoever
-    /// accepts it must check that both ends of the link are loopback addresses.
+    /// The well-known key of loopback links without a configured key. It protects nothing: code that accepts it must
+    /// check that both ends of the link are loopback addresses.
     pub fn loopback_only() -> Key {
         Key::from_secret([0; SECRET_BYTES])
     }
 
-    /// Whether it is that [well-known key](Self::loopback_only), which protects nothing.
+    /// Whether this is the [well-known key](Self::loopback_only), which protects nothing.
     pub fn is_loopback_only(&self) -> bool {
         self.id == Key::loopback_only().id
     }
 
-    /// A key for one purpose: a keyed hash of what it is for.
+    /// A key for one purpose: the keyed hash of the purpose's `label`, which ends with a zero byte, and `context`.
     pub fn derive(&self, label: &[u8], context: &[u8]) -> Key {
         Key::from_secret(*Zeroizing::new(
             keyed_hash(&self.secret, label, context).finalize().into_bytes().into(),
@@ -90,7 +90,7 @@ impl Key {
         Ok(Key::from_secret(*secret))
     }
 
-    /// The text of a key file.
+    /// The text of a key file, with a line end.
     pub fn to_text(&self) -> Zeroizing<String> {
         let mut text = Zeroizing::new(String::with_capacity(PREFIX.len() + SECRET_BYTES * 2 + 1));
         text.push_str(PREFIX);
@@ -103,7 +103,7 @@ impl Key {
         text
     }
 
-    /// Its name, which tells nothing of the secret.
+    /// The key's identifier: a hash of the secret, which may be logged and sent in clear.
     pub fn id(&self) -> KeyId {
         self.id
     }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_texts_are_named() {
+    fn malformed_texts_are_rejected_with_their_cause() {
         assert_eq!(Key::parse("").unwrap_err(), KeyError::Prefix);
         assert_eq!(Key::parse("spillway-key-1 abc").unwrap_err(), KeyError::Length(3));
         let text = format!("spillway-key-1 {}", "zz".repeat(32));

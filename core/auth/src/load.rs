@@ -1,4 +1,4 @@
-//! Questions of load and their answers, proven with a client key (PostMan §5.2).
+//! Load queries and load replies, authenticated with a client key (PostMan §5.2).
 
 use core::fmt;
 
@@ -9,16 +9,16 @@ use crate::key::Key;
 use crate::proof::{Prover, prove, verify};
 use crate::ring::KeyRing;
 
-/// Why a question is not answered, or an answer not believed.
+/// Why a load query or a load reply was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadRefusal {
-    /// It is none.
+    /// The datagram is not a load query or a load reply.
     Malformed(LoadError),
-    /// No client has a key of this name.
+    /// The query names a key that is not accepted of clients.
     UnknownKey(KeyId),
-    /// Whoever sent it does not know the key, or it was altered.
+    /// The sender does not have the key, or the datagram was altered.
     Proof,
-    /// It answers another question: an old one, or one to another helper.
+    /// The reply has the nonce of another query: an earlier one, or one to another helper.
     Stale,
 }
 
@@ -26,9 +26,11 @@ impl fmt::Display for LoadRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LoadRefusal::Malformed(error) => error.fmt(f),
-            LoadRefusal::UnknownKey(key) => write!(f, "no client has a key named {key}"),
-            LoadRefusal::Proof => f.write_str("its proof is wrong"),
-            LoadRefusal::Stale => f.write_str("it answers another question"),
+            LoadRefusal::UnknownKey(key) => write!(f, "key {key} is not accepted of clients"),
+            LoadRefusal::Proof => {
+                f.write_str("wrong proof: the sender has another key, or bytes were altered")
+            }
+            LoadRefusal::Stale => f.write_str("load reply to another query"),
         }
     }
 }
@@ -41,17 +43,17 @@ impl From<LoadError> for LoadRefusal {
     }
 }
 
-/// A question as it goes out. Its key's name is set here.
+/// Emits a load query with its proof. The query's key identifier is replaced by that of `key`.
 pub fn prove_ask(key: &Key, ask: Ask) -> [u8; ASK_BYTES] {
     let ask = Ask { key: key.id(), ..ask };
     let proof = prove(key, Prover::Asker, Ask::proven(&ask.emit(&[0; PROOF_BYTES])));
     ask.emit(&proof)
 }
 
-/// A question as it came in, and the key to answer with, if a client of this ring asks.
+/// Parses and verifies a load query. Returns the query and the client key with which to prove the reply.
 ///
 /// # Errors
-/// It gets no answer: whoever cannot ask learns nothing.
+/// Send no reply, so that a sender without a key learns nothing about the load.
 pub fn verify_ask<'a>(ring: &'a KeyRing, bytes: &[u8]) -> Result<(Ask, &'a Key), LoadRefusal> {
     let bytes = exactly(bytes)?;
     let (ask, proof) = Ask::parse(bytes)?;
@@ -60,16 +62,16 @@ pub fn verify_ask<'a>(ring: &'a KeyRing, bytes: &[u8]) -> Result<(Ask, &'a Key),
     if is_proven { Ok((ask, key)) } else { Err(LoadRefusal::Proof) }
 }
 
-/// An answer as it goes out. Its nonce is that of the question.
+/// Emits a load reply with its proof. `load.nonce` must be the nonce of the query.
 pub fn prove_load(key: &Key, load: &Load) -> [u8; LOAD_BYTES] {
     let proof = prove(key, Prover::Answerer, Load::proven(&load.emit(&[0; PROOF_BYTES])));
     load.emit(&proof)
 }
 
-/// An answer as it came in, if it answers the question with this nonce and was made with the key of that question.
+/// Parses and verifies the load reply to the query with this nonce and key.
 ///
 /// # Errors
-/// It is to be passed over: the right one may still come.
+/// Ignore the datagram and keep waiting: it may be forged, and the genuine reply may still arrive.
 pub fn verify_load(key: &Key, nonce: &[u8; NONCE_BYTES], bytes: &[u8]) -> Result<Load, LoadRefusal> {
     let bytes = exactly(bytes)?;
     let (load, proof) = Load::parse(bytes)?;
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_client_with_the_key_is_answered() {
+    fn only_queries_with_a_client_key_are_accepted() {
         let (key, other) = (Key::from_secret([1; 32]), Key::from_secret([2; 32]));
         let mut ring = KeyRing::new();
         ring.accept(Role::Client, key.clone());
@@ -97,8 +99,8 @@ mod tests {
         let question = prove_ask(&key, ask(7));
         let (read, with) = verify_ask(&ring, &question).unwrap();
         assert_eq!((read.nonce, with.id()), ([7; 16], key.id()));
-        let of_a_helper = prove_ask(&other, ask(7));
-        assert_eq!(verify_ask(&ring, &of_a_helper).unwrap_err(), LoadRefusal::UnknownKey(other.id()));
+        let from_helper = prove_ask(&other, ask(7));
+        assert_eq!(verify_ask(&ring, &from_helper).unwrap_err(), LoadRefusal::UnknownKey(other.id()));
         for bit in 0..question.len() * 8 {
             let mut altered = question;
             altered[bit / 8] ^= 1 << (bit % 8);
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_of_its_question_only() {
+    fn a_reply_is_accepted_for_its_own_query_only() {
         let key = Key::from_secret([1; 32]);
         let load = Load { nonce: [7; 16], cpu: 500, ..Load::default() };
         let answer = prove_load(&key, &load);
@@ -124,7 +126,7 @@ mod tests {
             altered[bit / 8] ^= 1 << (bit % 8);
             assert!(verify_load(&key, &[7; 16], &altered).is_err(), "bit {bit}");
         }
-        // A question sent back is no answer, whoever made it.
+        // A query that is reflected to its sender is not accepted as a reply.
         let question = prove_ask(&key, ask(7));
         assert!(verify_load(&key, &[7; 16], &question[..LOAD_BYTES]).is_err());
     }

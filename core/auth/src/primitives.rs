@@ -1,7 +1,7 @@
-//! What the Noise library stands on: X25519 of curve25519-dalek, AES-256-GCM of ring, SHA-256 of sha2.
+//! The primitives of the Noise library: X25519 of curve25519-dalek, AES-256-GCM of ring, SHA-256 of sha2.
 //!
-//! The library's own choices would do as well but for two things: its ephemeral secrets come from the operating system,
-//! and ours from outside; and it does not wipe keys. Nothing here computes anything itself.
+//! The library's own resolver does not fit for two reasons: it takes ephemeral secrets from the operating system
+//! instead of the caller, and it does not wipe keys.
 
 use alloc::boxed::Box;
 use core::hint::black_box;
@@ -19,14 +19,13 @@ const KEY_BYTES: usize = 32;
 const TAG_BYTES: usize = 16;
 const CIPHER_NONCE_BYTES: usize = 12;
 
-/// Hands out the primitives of one end of one handshake, with the ephemeral secret that it was given.
 pub(crate) struct Primitives {
     pub(crate) ephemeral: Zeroizing<[u8; KEY_BYTES]>,
 }
 
 impl CryptoResolver for Primitives {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(Given { bytes: Some(self.ephemeral.clone()) }))
+        Some(Box::new(OneSecret { bytes: Some(self.ephemeral.clone()) }))
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
@@ -42,12 +41,12 @@ impl CryptoResolver for Primitives {
     }
 }
 
-/// Hands out the given ephemeral secret once, and an error after that: it must never be used twice.
-struct Given {
+/// Returns the ephemeral secret once and then an error, because an ephemeral secret must not be used twice.
+struct OneSecret {
     bytes: Option<Zeroizing<[u8; KEY_BYTES]>>,
 }
 
-impl Random for Given {
+impl Random for OneSecret {
     fn try_fill_bytes(&mut self, out: &mut [u8]) -> Result<(), Error> {
         match self.bytes.take() {
             Some(bytes) if out.len() == KEY_BYTES => {
@@ -103,7 +102,7 @@ impl Dh for X25519 {
         &*self.secret
     }
 
-    /// A public key of small order, which makes everybody's result zero, is an error.
+    /// Rejects public keys of small order: their shared secret is zero for every private key (RFC 7748 §6.1).
     fn dh(&self, public: &[u8], out: &mut [u8]) -> Result<(), Error> {
         let public: [u8; KEY_BYTES] =
             public.get(..KEY_BYTES).and_then(|key| key.try_into().ok()).ok_or(Error::Dh)?;
@@ -151,7 +150,6 @@ struct AesGcm {
 }
 
 fn expanded(key: &[u8; KEY_BYTES]) -> LessSafeKey {
-    // Fails only for keys of another length.
     let key = UnboundKey::new(&AES_256_GCM, key).expect("AES-256 has keys of 32 bytes");
     LessSafeKey::new(key)
 }
@@ -159,7 +157,7 @@ fn expanded(key: &[u8; KEY_BYTES]) -> LessSafeKey {
 fn nonce(counter: u64) -> Nonce {
     let mut bytes = [0; CIPHER_NONCE_BYTES];
     bytes[4..].copy_from_slice(&counter.to_be_bytes());
-    // The Noise library counts, and never uses a number twice with one key.
+    // The Noise library uses each counter value once per key.
     Nonce::assume_unique_for_key(bytes)
 }
 
@@ -170,7 +168,7 @@ impl Default for AesGcm {
 }
 
 impl Drop for AesGcm {
-    /// The key is overwritten by a known one; ring itself does not wipe.
+    /// Overwrites the key with a constant one, because ring does not wipe keys.
     fn drop(&mut self) {
         self.key = expanded(&[0; KEY_BYTES]);
         black_box(&mut self.key);
@@ -189,11 +187,10 @@ impl Cipher for AesGcm {
     fn encrypt(&self, counter: u64, associated: &[u8], plain: &[u8], out: &mut [u8]) -> usize {
         let (ciphertext, rest) = out.split_at_mut(plain.len());
         ciphertext.copy_from_slice(plain);
-        // Fails only for more bytes than 36 GB.
         let tag = self
             .key
             .seal_in_place_separate_tag(nonce(counter), Aad::from(associated), ciphertext)
-            .expect("a message of Noise has at most 65,535 bytes");
+            .expect("a Noise message has at most 65,535 bytes, the limit of AES-GCM is 2^36 - 32");
         rest[..TAG_BYTES].copy_from_slice(tag.as_ref());
         plain.len() + TAG_BYTES
     }
@@ -213,14 +210,14 @@ impl Cipher for AesGcm {
         let opened =
             self.key.open_in_place_separate_tag(nonce(counter), Aad::from(associated), tag, out, 0..);
         if opened.is_err() {
-            // What was not authenticated is not left lying about.
+            // `out` may hold bytes that are not authenticated.
             out.zeroize();
             return Err(Error::Decrypt);
         }
         Ok(plain)
     }
 
-    /// As the library does, with the next key wiped (Noise §4.2).
+    /// Same as the library's `rekey` (Noise §4.2), but wipes its copy of the new key.
     fn rekey(&mut self) {
         let mut sealed = Zeroizing::new([0; KEY_BYTES + TAG_BYTES]);
         self.encrypt(u64::MAX, &[], &[0; KEY_BYTES], &mut *sealed);

@@ -1,4 +1,4 @@
-//! Proving a key to the other end of a link, or of a question of load.
+//! Proofs of a key's possession, for links and load queries.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
@@ -7,16 +7,16 @@ use spillway_wire::preamble::PROOF_BYTES;
 use crate::key::Key;
 use crate::keyed::keyed_hash;
 
-/// Who proves, and what. The label keeps one end's proof from being sent back as the other's.
+/// The role of the end that proves. Each role has its own label, so one end's proof is not valid as the other's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prover {
     /// The end that opened the link.
     Opener,
-    /// The server's end.
+    /// The server's end of a link.
     Server,
-    /// A client that asks a helper for its load.
+    /// A client that sends a load query.
     Asker,
-    /// A helper that says its load.
+    /// A helper that sends a load reply.
     Answerer,
 }
 
@@ -30,12 +30,12 @@ fn mac(key: &Key, prover: Prover, transcript: &[u8]) -> Hmac<Sha256> {
     keyed_hash(key.secret(), label, transcript)
 }
 
-/// The proof that `prover` knows `key`.
+/// The proof that `prover` has `key` and saw `transcript`.
 pub fn prove(key: &Key, prover: Prover, transcript: &[u8]) -> [u8; PROOF_BYTES] {
     mac(key, prover, transcript).finalize().into_bytes().into()
 }
 
-/// Whether a proof is right, in constant time.
+/// Whether a proof is right. Takes constant time.
 pub fn verify(key: &Key, prover: Prover, transcript: &[u8], proof: &[u8; PROOF_BYTES]) -> bool {
     mac(key, prover, transcript).verify_slice(proof).is_ok()
 }
@@ -59,7 +59,7 @@ mod tests {
         }
     }
 
-    /// RFC 2104 §2: zeros after a key shorter than a block change nothing.
+    /// RFC 2104 §2: padding a key that is shorter than a block with zeros does not change the key.
     #[test]
     fn padding_a_key_is_the_same_key() {
         let mut plain = <Hmac<Sha256> as Mac>::new_from_slice(&[5; 32]).unwrap();

@@ -6,7 +6,7 @@ use spillway_wire::preamble::{KeyId, Role};
 
 use crate::key::Key;
 
-/// Keys accepted of helpers and of clients. Several of each, so that keys can be rotated.
+/// The keys that are accepted of helpers and of clients. A role may have several keys, so that keys can be rotated.
 #[derive(Clone, Debug, Default)]
 pub struct KeyRing {
     helpers: Vec<Key>,
@@ -14,19 +14,19 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    /// A ring that accepts nobody.
+    /// A ring without keys: it accepts no peer.
     pub fn new() -> KeyRing {
         KeyRing::default()
     }
 
-    /// A ring for links that stay on loopback, where no key was given: anybody on this machine is accepted, in
-    /// either role. Whoever uses it must listen on loopback only.
+    /// A ring for loopback links without a configured key. Every process of this machine is accepted, in either role,
+    /// so the caller must listen on loopback addresses only.
     pub fn loopback_only() -> KeyRing {
         let key = Key::loopback_only();
         KeyRing { helpers: Vec::from([key.clone()]), clients: Vec::from([key]) }
     }
 
-    /// Accepts one more key of a role.
+    /// Adds a key that peers of this role may use.
     pub fn accept(&mut self, role: Role, key: Key) {
         match role {
             Role::Helper => self.helpers.push(key),
@@ -34,7 +34,7 @@ impl KeyRing {
         }
     }
 
-    /// The key with this name, if this role may use it.
+    /// The key with this identifier, if this role may use it.
     pub fn find(&self, role: Role, id: KeyId) -> Option<&Key> {
         let keys = match role {
             Role::Helper => &self.helpers,
@@ -43,7 +43,7 @@ impl KeyRing {
         keys.iter().find(|key| key.id() == id)
     }
 
-    /// Whether no role has a key.
+    /// Whether the ring accepts no key of any role.
     pub fn is_empty(&self) -> bool {
         self.helpers.is_empty() && self.clients.is_empty()
     }

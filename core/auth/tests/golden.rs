@@ -1,4 +1,4 @@
-//! Names of keys, proofs and derived keys are frozen; the vectors come from another implementation of HMAC.
+//! Key identifiers, proofs and derived keys do not change. The vectors were computed with another HMAC implementation.
 
 #[path = "../../wire/tests/vectors/mod.rs"]
 mod vectors;
@@ -22,7 +22,7 @@ fn keys_and_proofs_are_these_bytes() {
     assert_eq!(derived.id().0, vectors.array("name of the session's key"));
     let expected = Key::from_secret(vectors.array("session's key"));
     assert_eq!(prove(&derived, Prover::Opener, b""), prove(&expected, Prover::Opener, b""));
-    assert_eq!(vectors.iter().count(), 8, "all of them");
+    assert_eq!(vectors.iter().count(), 8, "this test reads every vector");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Whether there is room for one more client, and which client goes to make room.
+//! Admission of new clients: the bound on clients, and eviction of library clients that have not authenticated.
 
 use core::net::IpAddr;
 
@@ -9,7 +9,7 @@ use spillway_transport::{Conn, Time};
 use crate::memory::Memory;
 use crate::reasons::Refusal;
 
-/// Bounds on the number of clients, and the library clients that have yet to authenticate.
+/// The bound on clients, and the library clients that have not authenticated yet.
 #[derive(Debug)]
 pub(crate) struct Admission {
     clients_max: u32,
@@ -25,37 +25,38 @@ impl Admission {
         self.clients_max = clients_max;
     }
 
-    /// Whether there is room for one more.
+    /// Whether one more client can be admitted.
     pub(crate) fn check(&self, now: Time, clients: u32, memory: &Memory) -> Result<(), Refusal> {
-        // One that has yet to authenticate goes when somebody else wants its place.
+        // A client that has not authenticated can be evicted for the new one.
         if clients >= self.clients_max && !self.unauthenticated.can_evict(now) {
             return Err(Refusal::ClientsMax);
         }
-        // Those that hold most are closed before it comes to this: the rest of the memory is not clients'.
+        // The clients that hold most memory were closed before this check, so links or the transport hold the rest.
         if memory.is_exceeded() {
             return Err(Refusal::Memory);
         }
         Ok(())
     }
 
-    /// A client was admitted. If there is no room for it, returns a client that has yet to authenticate, and that goes.
+    /// Call it when a client was admitted. Returns an unauthenticated client to close, if the bound on clients is
+    /// reached.
     #[must_use]
     pub(crate) fn make_room(&mut self, now: Time, clients: u32) -> Option<Conn> {
         if clients >= self.clients_max { self.unauthenticated.evict(now) } else { None }
     }
 
-    /// A library client begins to authenticate. Returns an older one that goes for it, if too many do.
+    /// Adds a library client that begins to authenticate. Returns an older one to close, if too many are waiting.
     #[must_use]
     pub(crate) fn begin(&mut self, now: Time, peer: IpAddr, conn: Conn) -> Option<Conn> {
         self.unauthenticated.begin(now, peer, conn)
     }
 
-    /// A library client has named a key that is accepted, and has yet to prove that it has the key.
+    /// The library client has named an accepted key, but has not proved that it has the key.
     pub(crate) fn named_key(&mut self, conn: Conn) {
         self.unauthenticated.named_key(conn);
     }
 
-    /// A library client has authenticated, or has gone.
+    /// The library client has authenticated, or its connection has ended.
     pub(crate) fn end(&mut self, conn: Conn) {
         self.unauthenticated.end(conn);
     }
@@ -66,17 +67,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stranger_goes_for_a_client_when_there_is_no_room() {
+    fn an_unauthenticated_client_is_evicted_for_a_new_one() {
         let mut admission = Admission::new(2, Bounds::DEFAULT);
         let mut memory = Memory::new(800);
-        let stranger = Conn { slot: 1, generation: 1 };
+        let unauthenticated = Conn { slot: 1, generation: 1 };
         let late = Time(0) + core::time::Duration::from_secs(60);
         assert_eq!(admission.check(Time(0), 1, &memory), Ok(()));
         assert_eq!(admission.make_room(Time(0), 1), None);
         assert_eq!(admission.check(Time(0), 2, &memory), Err(Refusal::ClientsMax));
-        assert_eq!(admission.begin(Time(0), "10.0.0.1".parse().unwrap(), stranger), None);
+        assert_eq!(admission.begin(Time(0), "10.0.0.1".parse().unwrap(), unauthenticated), None);
         assert_eq!(admission.check(late, 2, &memory), Ok(()));
-        assert_eq!(admission.make_room(late, 2), Some(stranger));
+        assert_eq!(admission.make_room(late, 2), Some(unauthenticated));
         assert_eq!(admission.check(late, 2, &memory), Err(Refusal::ClientsMax));
         memory.changed(0, 801);
         assert_eq!(admission.check(late, 1, &memory), Err(Refusal::Memory));

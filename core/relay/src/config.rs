@@ -1,4 +1,4 @@
-//! What a helper is told: when it starts, and when its settings change.
+//! Configuration of a relay, at its start and at each reload.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -12,48 +12,48 @@ use spillway_batch::unauthenticated::Bounds;
 use spillway_batch::{AddressRange, Encryption, Limits, PolicyKind};
 use spillway_policy::SheddingSettings;
 
-/// Fills a buffer with bytes for nonces and jitter: unpredictable ones in production, those of a seeded generator
-/// in the simulator.
+/// Fills a buffer with random bytes for nonces, ephemeral secrets and jitter. Must be a cryptographic random generator
+/// in production; the simulator uses a seeded one.
 pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
 
-/// Services of a relay in its life: a name keeps its place, so that counters and notices keep their meaning.
+/// Limit on services over the life of a relay, removed ones included: a removed service keeps its index, so that
+/// counters and notices keep their meaning.
 pub(crate) const SERVICES_MAX: usize = 1024;
 
-/// All services of one relay, and what they share.
+/// Configuration of one relay: its services, and the limits that they share.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// At least one.
     pub services: Vec<ServiceConfig>,
-    /// Clients of all services together; one more is reset.
+    /// Limit on clients of all services together. Clients beyond it are reset.
     pub clients_max: u32,
-    /// Bytes of memory that hold what waits for and from all clients together, in the transport's queues too. Who
-    /// holds most and does not read is paused at three quarters, and closed at the bound.
+    /// Limit on bytes of memory for waiting requests and replies of all clients, the transport's queues included.
+    /// Clients that do not read are paused at three quarters of the limit, and closed at the limit, largest first.
     pub memory_bytes_max: usize,
-    /// Bytes that a server may send to a plain client that has just come, ahead of what its connection takes. It grows up to
-    /// [`Limits::window_bytes`] while the client reads as much at once.
+    /// Initial window of a plain client: bytes of replies that its server may send ahead of the client's connection.
+    /// The window grows up to [`Limits::window_bytes`] while the client reads fast enough. Fixed when the relay starts.
     pub first_window_bytes: u32,
-    /// Bytes that wait for one library client. One that grants its server more and does not read is reset.
-    /// What waits for a plain client is bounded by [`Limits::window_bytes`].
+    /// Limit on bytes that wait for one library client. A client that grants its server more credit and does not read
+    /// is reset. Bytes that wait for a plain client are bounded by [`Limits::window_bytes`].
     pub connection_buffer_bytes: usize,
-    /// How long to wait.
+    /// Fixed when the relay starts.
     pub timeouts: Timeouts,
-    /// What clients are told of its load, and what is done when it is too high.
+    /// Load queries and shedding of clients.
     pub load: LoadConfig,
-    /// How many library clients may wait for authentication. Fixed when the relay starts.
+    /// Limits on library clients that have not authenticated. Fixed when the relay starts.
     pub unauthenticated: Bounds,
 }
 
-/// Load: what there is, and what is done about it.
+/// Capacity of the relay's thread, answers to load queries, and shedding of clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadConfig {
-    /// Library clients that ask are answered.
+    /// Load queries of library clients are answered.
     pub answers: bool,
     /// Share of a core that the relay's thread can have.
     pub cpu: f64,
-    /// Bytes each second, headers included, that it may use of the network, requests and replies together; none: not
-    /// known.
+    /// Network capacity in bytes per second, headers included, for requests and replies together. `None`: unknown.
     pub network_bytes: Option<u64>,
-    /// When library clients are sent away; none: never.
+    /// When library clients are sent to other helpers. `None`: never.
     pub shedding: Option<SheddingSettings>,
 }
 
@@ -69,7 +69,7 @@ impl Default for LoadConfig {
 }
 
 impl Config {
-    /// These services with the default bounds.
+    /// A configuration of these services with default limits.
     pub fn new(services: Vec<ServiceConfig>) -> Config {
         Config {
             services,
@@ -83,7 +83,10 @@ impl Config {
         }
     }
 
-    /// Says what cannot be served.
+    /// Checks the configuration without applying it.
+    ///
+    /// # Errors
+    /// The first problem that was found.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.services.is_empty() {
             return Err(ConfigError::NoServices);
@@ -114,44 +117,43 @@ impl Config {
     }
 }
 
-/// One server that is relieved, and where its clients come in.
+/// One server that is relieved, and the listeners of its clients.
 #[derive(Clone, Debug)]
 pub struct ServiceConfig {
-    /// For status and log.
+    /// Name in status, logs and commands. Unique in a relay.
     pub name: String,
     /// The server's link port.
     pub server: SocketAddr,
-    /// Other addresses by which library clients may ask for this server.
+    /// Other addresses of this server that library clients may request.
     pub server_aliases: Vec<SocketAddr>,
-    /// Indexes of the transport's listeners where plain clients come in.
+    /// Indexes of the transport's listeners for plain clients.
     pub raw_listeners: Vec<u16>,
-    /// Indexes of the transport's listeners where library clients come in.
+    /// Indexes of the transport's listeners for library clients.
     pub link_listeners: Vec<u16>,
-    /// This helper's keys for the server, newest first: the next is tried where the server does not accept one.
-    /// None: only a server on loopback is served.
+    /// This helper's keys for the server, newest first. The next key is tried when the server rejects one. Without
+    /// keys, the server must be on loopback.
     pub keys: Vec<Key>,
-    /// Keys of library clients. `None`: only library clients on loopback are served.
+    /// Keys of library clients. `None`: only library clients on loopback are accepted.
     pub client_keys: Option<KeyRing>,
-    /// Who may connect.
+    /// Addresses that may connect.
     pub clients: Vec<AddressRange>,
-    /// Load balancers in front of `raw_listeners` that must say, by a PROXY header, who their clients are. Those
-    /// clients must be in `clients`. Whoever else sends such a header is not believed: to us it is a request.
+    /// Load balancers in front of `raw_listeners` that must announce their clients with a PROXY header. The announced
+    /// addresses must be in `clients`. A PROXY header from any other address is forwarded as part of the requests.
     pub proxy_from: Vec<AddressRange>,
-    /// Links to the server, of this relay.
+    /// Number of links from this relay to the server.
     pub links: u16,
-    /// Has the server keep what it replies to plain clients until their TCP has acknowledged it. It costs the server
-    /// memory and a copy, and is the ground on which another helper could take them over.
+    /// The server keeps replies to plain clients until their TCP has acknowledged them, so that another helper could
+    /// take these clients over. Costs the server memory and a copy.
     pub acknowledges_replies: bool,
-    /// When batches go.
+    /// When batches leave.
     pub policy: PolicyKind,
-    /// Whether links to the server are encrypted.
+    /// Encryption of links to the server.
     pub encryption: Encryption,
-    /// Whether links of library clients are.
+    /// Encryption of library clients' links.
     pub client_encryption: Encryption,
-    /// Bounds of each link and of its connections.
+    /// Limits of each link and of its connections.
     pub limits: Limits,
-    /// How long the server may take to accept a link's connection. Authentication has
-    /// [`Limits::handshake_timeout`].
+    /// Time limit for opening a link's connection. [`Limits::handshake_timeout`] limits the authentication after it.
     pub connect_timeout: Duration,
 }
 
@@ -180,26 +182,26 @@ impl ServiceConfig {
 }
 
 impl ServiceConfig {
-    /// Whether a library client that wants this server finds it at this service.
-    pub(crate) fn serves(&self, wanted: Option<SocketAddr>) -> bool {
-        wanted.is_none_or(|wanted| wanted == self.server || self.server_aliases.contains(&wanted))
+    /// Whether this is the service of the server that a library client requests. `None`: any server.
+    pub(crate) fn serves(&self, server: Option<SocketAddr>) -> bool {
+        server.is_none_or(|server| server == self.server || self.server_aliases.contains(&server))
     }
 }
 
-/// How long to wait for what.
+/// Time limits of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For a library client to authenticate.
+    /// Time for a library client to authenticate.
     pub handshake: Duration,
-    /// For a trusted load balancer to send its PROXY header.
+    /// Time for a trusted load balancer to send its PROXY header.
     pub proxy_header: Duration,
-    /// For a client to take what is left for it, from one sign of progress to the next, and to close.
+    /// Time in which a client whose server has closed must acknowledge further bytes, or close.
     pub linger: Duration,
-    /// For a client to read what waits for it, while memory is scarce.
+    /// Time for a client to read its replies while memory is scarce.
     pub unread: Duration,
-    /// Before a lost link is opened again, at first. Doubles with every failure.
+    /// Delay before a lost link is opened again, after the first failure. Doubles with every further failure.
     pub reconnect_min: Duration,
-    /// Before a lost link is opened again, at most.
+    /// Maximum delay before a lost link is opened again.
     pub reconnect_max: Duration,
 }
 
@@ -216,29 +218,29 @@ impl Default for Timeouts {
     }
 }
 
-/// Why a configuration cannot be served.
+/// Why a configuration was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// Nothing to do.
+    /// The configuration has no service.
     NoServices,
-    /// A service without links.
+    /// The service has no links.
     NoLinks(String),
-    /// No key for a server that is not on loopback.
+    /// The service has no key and its server is not on loopback.
     NoKey(String),
-    /// Two uses of one listener.
+    /// Two services, or plain and library clients of one service, use this listener.
     ListenerTwice(u16),
-    /// Two services of one name.
+    /// Two services have this name.
     NameTwice(String),
-    /// More services than a relay may have in its life, those that were removed included.
+    /// More than 1,024 services since the relay's start, removed ones included.
     TooManyServices,
-    /// The relay goes away: other settings would bring its services back.
+    /// The relay is draining, and a new configuration would start its services again.
     GoingAway,
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ConfigError::NoServices => f.write_str("no service to relay for: name at least one"),
+            ConfigError::NoServices => f.write_str("no service is configured: name at least one"),
             ConfigError::NoLinks(name) => write!(f, "service {name} has no links: set at least one"),
             ConfigError::NoKey(name) => write!(
                 f,
@@ -249,10 +251,12 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::TooManyServices => write!(
                 f,
-                "a helper serves at most {SERVICES_MAX} services in its life, removed ones included: restart it"
+                "more than {SERVICES_MAX} services since the helper's start, removed ones included: restart the helper"
             ),
-            ConfigError::GoingAway => f.write_str("the helper is going away: start another one"),
-            ConfigError::ListenerTwice(index) => write!(f, "listener {index} is given to two uses"),
+            ConfigError::GoingAway => f.write_str("the helper is draining: start another one"),
+            ConfigError::ListenerTwice(index) => {
+                write!(f, "listener {index} has two uses: give each service its own listeners")
+            }
         }
     }
 }
@@ -266,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_what_is_wrong() {
+    fn invalid_configurations_are_rejected_with_their_cause() {
         let service = |server: &str| ServiceConfig::new("cache", server.parse().unwrap());
         assert_eq!(Config::new(vec![]).check(), Err(ConfigError::NoServices));
         let local = service("127.0.0.1:11411");

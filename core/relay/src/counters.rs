@@ -1,64 +1,62 @@
-//! Counters of a service since the start.
-
 use spillway_batch::{Batches, LinkCounters};
 use spillway_transport::HostLimit;
 
 use crate::reasons::{Cut, LinkDown, Refusal};
 
-/// What happened to a service's clients since the start.
+/// Counters of a service since the relay's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServiceCounters {
-    /// Plain clients taken.
+    /// Plain clients accepted.
     pub raw_clients: u64,
-    /// Virtual connections of library clients passed on.
+    /// Virtual connections of library clients opened at the server.
     pub library_connections: u64,
-    /// Links that came up.
+    /// Links that were authenticated.
     pub links_up: u64,
-    /// Links that were lost after they had come up.
+    /// Links that were lost after authentication.
     pub links_lost: u64,
     /// Clients reset because their link was lost.
     pub lost_with_link: u64,
-    /// Clients refused.
+    /// Clients rejected, by reason.
     pub refused: Refusals,
-    /// Clients reset because of what they did.
+    /// Clients reset by the relay, by reason.
     pub cut: Cuts,
     /// Bytes and segments of requests.
     pub requests: Flow,
     /// Bytes and segments of replies.
     pub replies: Flow,
-    /// How often, and how long, clients had to wait before they could send more.
+    /// Number and duration of plain clients' stalls.
     pub stalls: Stalls,
-    /// Links that were lost, or did not come up.
+    /// Links that were lost or could not be opened, by reason.
     pub link_failures: LinkFailures,
-    /// Virtual connections that ended because one end broke a rule of the protocol.
+    /// Virtual connections that ended because of a protocol error of one end.
     pub connections_broken: u64,
-    /// PROXY headers believed.
+    /// Clients accepted with the address of a PROXY header.
     pub announced: u64,
-    /// Questions of load.
+    /// Load queries, by outcome.
     pub questions: Questions,
-    /// Library clients sent to other helpers, because the load was too high.
+    /// Library clients sent to other helpers because the load was too high.
     pub shed: u64,
 }
 
-/// Questions of load: answered, or why not.
+/// Load queries, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Questions {
-    /// Answered.
+    /// Queries with a reply.
     pub answered: u64,
-    /// Questions are not answered here.
+    /// Queries while answers are switched off.
     pub off: u64,
-    /// Clients of this address are not served.
+    /// Queries from addresses outside the ranges of clients.
     pub address: u64,
-    /// Datagrams that are not questions.
+    /// Datagrams that are not load queries.
     pub malformed: u64,
-    /// No client has this key.
+    /// Queries with a key that is not accepted of clients.
     pub key: u64,
-    /// Their proof was wrong.
+    /// Queries with a wrong proof.
     pub proof: u64,
 }
 
 impl Questions {
-    /// Those that were not answered, each under its name in status and metrics.
+    /// Rejected queries, with the reason's name in status and metrics.
     pub fn refused_by_reason(&self) -> [(&'static str, u64); 5] {
         [
             ("off", self.off),
@@ -70,12 +68,12 @@ impl Questions {
     }
 }
 
-/// Bytes, and the pieces they came in.
+/// Traffic in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// Bytes.
+    /// Bytes without headers.
     pub bytes: u64,
-    /// Pieces as the transport, or a batch, delivered them: about one for each small message.
+    /// Number of reads from the transport, or of frames in batches: about one per small message.
     pub segments: u64,
 }
 
@@ -86,16 +84,17 @@ impl Flow {
     }
 }
 
-/// Plain clients that could send nothing for a while. Counted when a stall begins, its time when it ends.
+/// Stalls: times during which a plain client was granted nothing to send. The number is counted when a stall begins,
+/// its duration when it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stalls {
-    /// The server gave no credit: its application does not read.
+    /// Stalls because the server gave no credit: its application does not read.
     pub credit: u64,
-    /// Nanoseconds of such stalls.
+    /// Duration of stalls for credit, in nanoseconds.
     pub credit_ns: u64,
-    /// The link took no more.
+    /// Stalls because the link was congested.
     pub link: u64,
-    /// Nanoseconds of such stalls.
+    /// Duration of stalls of the link, in nanoseconds.
     pub link_ns: u64,
 }
 
@@ -108,7 +107,7 @@ impl Stalls {
     }
 }
 
-/// Links that were lost, or did not come up, by reason; see [`LinkDown`].
+/// Links that were lost or could not be opened, by reason; see [`LinkDown`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is a reason of `LinkDown`")]
 pub struct LinkFailures {
@@ -131,7 +130,7 @@ impl LinkFailures {
     }
 }
 
-/// Clients refused, by reason; see [`Refusal`], and [`HostLimit`] for those whom the relay has not even seen.
+/// Clients rejected, by reason; see [`Refusal`], and [`HostLimit`] for clients that the host rejected before the relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is a reason of `Refusal`, or a `HostLimit`")]
 pub struct Refusals {
@@ -184,7 +183,7 @@ impl Refusals {
         *counter += peers;
     }
 
-    /// Each under its name in logs and metrics.
+    /// Rejected clients, with the reason's name in logs and metrics.
     pub fn by_reason(&self) -> [(&'static str, u64); 17] {
         [
             ("address", self.address),
@@ -207,7 +206,7 @@ impl Refusals {
         ]
     }
 
-    /// All of them.
+    /// Rejected clients of all reasons.
     pub fn total(&self) -> u64 {
         self.by_reason().iter().map(|(_, clients)| clients).sum()
     }
@@ -232,7 +231,6 @@ impl Cuts {
     }
 }
 
-/// Adds what one link has done to what others did.
 fn add(total: &mut LinkCounters, link: LinkCounters) {
     total.batches_sent += link.batches_sent;
     total.messages_sent += link.messages_sent;
@@ -243,16 +241,16 @@ fn add(total: &mut LinkCounters, link: LinkCounters) {
     total.stalls += link.stalls;
 }
 
-/// What links have done.
+/// Totals of one or several links.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Past {
+pub(crate) struct LinkTotals {
     traffic: LinkCounters,
     batches: Batches,
     stalls: Stalls,
 }
 
-impl Past {
-    pub(crate) fn merge(&mut self, other: &Past) {
+impl LinkTotals {
+    pub(crate) fn merge(&mut self, other: &LinkTotals) {
         self.add(other.traffic, &other.batches, other.stalls);
     }
 

@@ -1,32 +1,32 @@
-//! What a helper does, without I/O (PostMan §4.1, §4.2).
+//! The protocol logic of a helper, without I/O (PostMan §4.1, §4.2).
 //!
-//! [`Relay`] is an [`Application`](spillway_transport::Application): it keeps links to its servers, takes plain
-//! clients and library clients on the transport's listeners, and carries their bytes in batches. Kernel sockets,
-//! a user-level stack or the simulator run it.
+//! [`Relay`] is an [`Application`](spillway_transport::Application): it keeps links to its servers, accepts plain
+//! clients and library clients on the transport's listeners, and carries their bytes in batches. It runs on kernel
+//! sockets, on a user-level stack and in the simulator.
 //!
 //! # Memory
-//! What one client can make the relay hold is bounded in each direction:
+//! The bytes that one client can occupy in the relay are bounded in each direction:
 //!
 //! | | plain client | library client |
 //! |---|---|---|
-//! | requests that a stalled link does not take | 64 KB: no more is granted than its server gave credit for | 64 KB in all |
+//! | requests that a stalled link does not take | 64 KB, or the server's credit if that is less | 64 KB in all |
 //! | replies that the client does not read | its window, here and in the transport's queue each: `Config::first_window_bytes`, and up to `Limits::window_bytes` once it reads | `Config::connection_buffer_bytes`, then it is reset |
-//! | a load balancer's PROXY header | 4 KB, with what of the requests came with it | |
+//! | a load balancer's PROXY header | 4 KB, including requests that arrive with the header | |
 //!
-//! All together: `Config::memory_bytes_max`, of which the links' batches may have a quarter. What counts is
-//! the capacity that is allocated, here and in the transport's queues. From three quarters of it on, until it
-//! is down to five eighths, memory is *scarce*: a client with replies that it does not read is paused (none of its
-//! requests are read), others are granted 4 KB at a time, and one that has not read for `Timeouts::unread` is
-//! closed. At the bound the clients that hold most, and have not read for longest, are closed until an eighth is
-//! free. A client that holds nothing is never closed. Not counted: a spare buffer of up to 256 KiB and a batch of 64 KiB
-//! for each link, and tables, about 250 bytes for each connection of the transport.
+//! The bound for all clients and links is `Config::memory_bytes_max`; the links' batches may have a quarter of it.
+//! Memory is measured as allocated capacity, here and in the transport's queues. Memory becomes *scarce* at three
+//! quarters of the bound, until it is down to five eighths. While memory is scarce, a client with unread replies is
+//! paused (its requests are not read), others are granted 4 KB at a time, and a client that has not read for
+//! `Timeouts::unread` is closed. At the bound, the clients that hold most and have not read for longest are closed
+//! until an eighth is free. A client that holds nothing is never closed. Not counted: a spare buffer of up to 256 KiB
+//! and a batch of 64 KiB for each link, and tables, about 250 bytes for each connection of the transport.
 //!
 //! # Load
-//! It answers library clients that ask how loaded it is, before they come ([`Relay::measured`] must tell it its thread's CPU
-//! time), and sends some of them away when that is too much.
+//! The relay answers load queries of library clients, and sends some library clients to other helpers when its load is
+//! too high. The host must report the CPU time of the relay's thread: see [`Relay::measured`].
 //!
 //! # Time
-//! Nothing waits for long: see [`Timeouts`]. Everything that happens because of the clock is in `poll_timeout`.
+//! Every wait is bounded by one of [`Timeouts`]; `poll_timeout` returns the next deadline.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::clients::Sort;
+use crate::clients::ClientType;
 use crate::config::ServiceConfig;
 
 /// All listeners, by their index in the transport.
@@ -13,36 +13,34 @@ pub(crate) struct Listeners {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Listener {
-    /// The service whose clients come in there, and their sort. None: no service uses it any more.
-    user: Option<(u16, Sort)>,
-    /// The host listens there.
+    /// The service that uses the listener, and its type of clients. `None`: no service uses it any more.
+    user: Option<(u16, ClientType)>,
     is_open: bool,
 }
 
 impl Listeners {
-    /// Which service uses a listener, and for which sort of clients.
-    pub(crate) fn user(&self, listener: u16) -> Option<(u16, Sort)> {
+    pub(crate) fn user(&self, listener: u16) -> Option<(u16, ClientType)> {
         self.listeners.get(usize::from(listener)).and_then(|listener| listener.user)
     }
 
-    /// Services as they are configured now, in the order of their indexes. A listener keeps its state, because its address
-    /// may go from one service to another.
+    /// Assigns listeners to services, which must be in the order of their indexes. Listeners stay open or closed,
+    /// because a reload may move a listener from one service to another.
     pub(crate) fn assign<'a>(&mut self, services: impl Iterator<Item = &'a ServiceConfig>) {
         self.listeners.iter_mut().for_each(|listener| listener.user = None);
         for (service, config) in (0_u16..).zip(services) {
-            let raw = config.raw_listeners.iter().map(|listener| (*listener, Sort::Raw));
-            let library = config.link_listeners.iter().map(|listener| (*listener, Sort::Library));
-            for (listener, sort) in raw.chain(library) {
+            let raw = config.raw_listeners.iter().map(|listener| (*listener, ClientType::Plain));
+            let library = config.link_listeners.iter().map(|listener| (*listener, ClientType::Library));
+            for (listener, client_type) in raw.chain(library) {
                 let index = usize::from(listener);
                 if self.listeners.len() <= index {
                     self.listeners.resize(index + 1, Listener::default());
                 }
-                self.listeners[index].user = Some((service, sort));
+                self.listeners[index].user = Some((service, client_type));
             }
         }
     }
 
-    /// Opens or closes all listeners of a service. `set` gets those that were not so.
+    /// Opens or closes all listeners of a service. Calls `set` for each listener that changes.
     pub(crate) fn set_open(&mut self, service: &ServiceConfig, open: bool, mut set: impl FnMut(u16, bool)) {
         for index in service.raw_listeners.iter().chain(&service.link_listeners) {
             if let Some(listener) = self.listeners.get_mut(usize::from(*index))
@@ -54,7 +52,7 @@ impl Listeners {
         }
     }
 
-    /// Closes listeners that no service uses any more. `set` gets those that were open.
+    /// Closes listeners that no service uses any more. Calls `set` for each listener that was open.
     pub(crate) fn close_unused(&mut self, mut set: impl FnMut(u16, bool)) {
         for (index, listener) in (0_u16..).zip(&mut self.listeners) {
             if listener.user.is_none() && core::mem::take(&mut listener.is_open) {
@@ -77,20 +75,20 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_told_only_what_changes_and_closes_with_its_last_user() {
+    fn only_changes_are_reported_and_unused_listeners_close() {
         let mut listeners = Listeners::default();
         let (first, second) = (service(&[0], &[3]), service(&[1], &[]));
         listeners.assign([&first, &second].into_iter());
-        assert_eq!(listeners.user(3), Some((0, Sort::Library)));
-        assert_eq!((listeners.user(1), listeners.user(2)), (Some((1, Sort::Raw)), None));
-        assert_eq!(listeners.user(9), None, "not one of ours");
-        let mut told = vec![];
-        listeners.set_open(&first, true, |index, open| told.push((index, open)));
-        listeners.set_open(&first, true, |index, open| told.push((index, open)));
-        // The second service takes over one of the first one's listeners, which stays open meanwhile.
+        assert_eq!(listeners.user(3), Some((0, ClientType::Library)));
+        assert_eq!((listeners.user(1), listeners.user(2)), (Some((1, ClientType::Plain)), None));
+        assert_eq!(listeners.user(9), None, "no such listener");
+        let mut changes = vec![];
+        listeners.set_open(&first, true, |index, open| changes.push((index, open)));
+        listeners.set_open(&first, true, |index, open| changes.push((index, open)));
+        // Listener 0 stays open while it moves from the first service to the second.
         listeners.assign([&service(&[], &[]), &service(&[0, 1], &[])].into_iter());
-        assert_eq!(listeners.user(0), Some((1, Sort::Raw)));
-        listeners.close_unused(|index, open| told.push((index, open)));
-        assert_eq!(told, [(0, true), (3, true), (3, false)]);
+        assert_eq!(listeners.user(0), Some((1, ClientType::Plain)));
+        listeners.close_unused(|index, open| changes.push((index, open)));
+        assert_eq!(changes, [(0, true), (3, true), (3, false)]);
     }
 }

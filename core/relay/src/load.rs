@@ -1,5 +1,4 @@
-//! The load of this relay's thread: what clients learn of it when they ask (PostMan §5.2), and when library clients are sent
-//! away because it is too high.
+//! Load of this relay's thread: replies to load queries, and shedding of library clients (PostMan §5.2).
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -14,41 +13,40 @@ use crate::counters::{Flow, Questions};
 use crate::memory::Memory;
 use crate::reasons::Refusal;
 
-/// What each small message costs the network beside its bytes: headers of Ethernet, IP and TCP, with timestamps.
+/// Network overhead per small message: headers of Ethernet, IP and TCP with timestamps.
 const HEADER_BYTES: u64 = 66;
 
-/// Measures the load, answers questions about it, and decides when it is too high.
+/// Measures the load, answers load queries, and decides when clients are shed.
 #[derive(Debug)]
 pub(crate) struct LoadControl {
-    /// Library clients that ask are answered.
     answers: bool,
     gauge: Gauge,
     shedding: Option<Shedding>,
-    /// The slot where the next client to be sent away is looked for.
+    /// Slot at which the search for the next client to shed begins.
     next_slot: u32,
-    /// For services without client keys.
+    /// Keys for services without client keys.
     loopback_ring: KeyRing,
 }
 
-/// Library clients that are to be sent away.
+/// Library clients to send to other helpers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Shed {
     pub(crate) count: u32,
-    /// Younger ones stay.
-    pub(crate) young: Duration,
+    /// Clients that have been connected for less than this time stay.
+    pub(crate) age_min: Duration,
     pub(crate) load: f64,
 }
 
-/// Whether a service takes a client that asks.
+/// Whether a service accepts clients.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Doors {
+pub(crate) struct Availability {
     pub(crate) room: Result<(), Refusal>,
     pub(crate) has_link: bool,
-    /// It is drained, or off.
+    /// The service drains, or its override is `off`.
     pub(crate) is_closed: bool,
 }
 
-/// Why a question got no answer.
+/// Why a load query got no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unanswered {
     Off,
@@ -80,7 +78,7 @@ fn capacity(config: &Config) -> Capacity {
 }
 
 impl LoadControl {
-    /// `seed`: another one for each thread of each helper.
+    /// `seed` must differ between the threads of all helpers.
     pub(crate) fn new(config: &Config, seed: u64) -> LoadControl {
         LoadControl {
             answers: config.load.answers,
@@ -104,7 +102,7 @@ impl LoadControl {
         self.gauge.wants_measure(now)
     }
 
-    /// CPU time that the thread has used, and what it has carried in `flows`, up to now.
+    /// Adds a measurement: the thread's total CPU time and total traffic since its start.
     pub(crate) fn measured(
         &mut self,
         now: Time,
@@ -117,48 +115,46 @@ impl LoadControl {
         self.gauge.measured(now, Used { cpu, bytes, clients, memory: memory.total() });
     }
 
-    /// How many of this many library clients are to be sent away now; none if it is not the time.
+    /// The clients to shed now, given the number of library clients.
     #[must_use]
     pub(crate) fn shed(&mut self, now: Time, memory: &Memory, library_clients: u32) -> Option<Shed> {
         let load = self.gauge.measured_load(memory.total());
         let shedding = self.shedding.as_mut()?;
         let count = shedding.look(now, load, library_clients);
-        (count > 0).then(|| Shed { count, young: shedding.settings().young, load })
+        (count > 0).then(|| Shed { count, age_min: shedding.settings().young, load })
     }
 
-    /// The slot where the next client to be sent away is looked for.
     pub(crate) fn next_slot(&self) -> u32 {
         self.next_slot
     }
 
-    /// The client in this slot is sent away.
-    pub(crate) fn sent_away(&mut self, slot: u32) {
+    /// The client in this slot was shed: the next search begins after it.
+    pub(crate) fn client_shed(&mut self, slot: u32) {
         self.next_slot = slot.wrapping_add(1);
     }
 
-    /// Whether clients are told that no more are taken because of the load.
+    /// Whether the load is too high for new clients.
     fn is_full(&self, now: Time, memory: &Memory) -> bool {
         let load = self.gauge.measured_load(memory.total());
         self.shedding.as_ref().is_some_and(|shedding| shedding.is_full(now, load))
     }
 
-    /// A library client has come.
-    pub(crate) fn came(&mut self, now: Time, client: SocketAddr) {
+    pub(crate) fn client_connected(&mut self, now: Time, client: SocketAddr) {
         self.gauge.came(now, client);
     }
 
-    /// The load now.
     pub(crate) fn load(&self, now: Time, clients: u32, memory: &Memory) -> Load {
         Load { full: self.is_full(now, memory), ..self.gauge.figures(clients, memory.total()) }
     }
 
-    /// A client asks. `doors` is not looked at before the question is known to be a client's.
+    /// Answers a load query. Calls `availability` only after the query was verified, so that other datagrams cost
+    /// little.
     pub(crate) fn answer(
         &mut self,
         now: Time,
         (from, question): (SocketAddr, &[u8]),
         service: &ServiceConfig,
-        doors: impl FnOnce() -> Doors,
+        availability: impl FnOnce() -> Availability,
         (clients, memory): (u32, &Memory),
     ) -> Result<[u8; LOAD_BYTES], Unanswered> {
         let peer = SocketAddr::new(from.ip().to_canonical(), from.port());
@@ -176,12 +172,12 @@ impl LoadControl {
             LoadRefusal::Proof | LoadRefusal::Stale => Unanswered::Proof,
             LoadRefusal::Malformed(_) => Unanswered::Malformed,
         })?;
-        let doors = doors();
+        let availability = availability();
         let load = Load {
-            full: matches!(doors.room, Err(Refusal::ClientsMax | Refusal::Memory))
+            full: matches!(availability.room, Err(Refusal::ClientsMax | Refusal::Memory))
                 || self.is_full(now, memory),
-            draining: doors.is_closed,
-            down: !doors.has_link || !service.serves(ask.server),
+            draining: availability.is_closed,
+            down: !availability.has_link || !service.serves(ask.server),
             nonce: ask.nonce,
             ..Load::default()
         };
@@ -205,23 +201,23 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_no_client_can_have_asked_gets_no_answer_and_looks_at_nothing() {
+    fn invalid_queries_get_no_reply_and_do_not_check_availability() {
         let config = Config::new(vec![service()]);
         let mut load = LoadControl::new(&config, 1);
         let memory = Memory::new(1 << 20);
         let ask = |load: &mut LoadControl, from: &str, question: &[u8]| {
             let from = (from.parse().unwrap(), question);
-            load.answer(Time(0), from, &service(), || panic!("not looked at"), (0, &memory))
+            load.answer(Time(0), from, &service(), || panic!("availability was checked"), (0, &memory))
         };
         assert_eq!(ask(&mut load, "127.0.0.1:9", b"what"), Err(Unanswered::Malformed));
         assert_eq!(ask(&mut load, "10.0.0.1:9", b"what"), Err(Unanswered::Address), "keyless: loopback only");
-        let quiet = Config { load: crate::LoadConfig { answers: false, ..config.load.clone() }, ..config };
-        load.change(&quiet);
+        let silent = Config { load: crate::LoadConfig { answers: false, ..config.load.clone() }, ..config };
+        load.change(&silent);
         assert_eq!(ask(&mut load, "127.0.0.1:9", b"what"), Err(Unanswered::Off));
     }
 
     #[test]
-    fn what_is_carried_counts_with_its_headers() {
+    fn network_load_includes_headers() {
         let mut config = Config::new(vec![service()]);
         config.load.network_bytes = Some(1_000);
         let mut load = LoadControl::new(&config, 1);

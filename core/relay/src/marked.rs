@@ -1,7 +1,5 @@
-//! A list of which a turn looks only at items that may have changed, and at those whose time has come: with a thousand
-//! services, of which one is used, a turn takes as long as with one service.
-//!
-//! Nobody has to think of marking: whoever gets an item to change it has marked it.
+//! A list whose turns process only items that may have changed or whose deadline has passed, so that a turn with a
+//! thousand services, one of which is used, takes as long as with one service. Mutable access marks an item.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -10,100 +8,99 @@ use core::ops::{Index, IndexMut};
 
 use spillway_transport::Time;
 
-/// An item that has turns.
 pub(crate) trait Turns {
-    /// When it needs a turn because of the clock.
+    /// When the item must be processed although nothing changed.
     fn deadline(&self) -> Option<Time>;
 
-    /// After a turn: it needs the next turn too, whenever that is.
+    /// Whether the item must be processed in the next turn too.
     fn is_unfinished(&self) -> bool;
 
-    /// Whether a turn without new events, before the deadline, would do nothing. Asked for assertions only.
+    /// Whether a turn before the deadline would do nothing. Used by assertions only.
     fn is_at_rest(&self) -> bool;
 }
 
-/// Items by index. Each is marked, or its deadline is in the table.
+/// Items by index. An item is either marked, or its deadline is in `deadlines`.
 #[derive(Debug)]
 pub(crate) struct MarkedList<T> {
-    places: Vec<Place<T>>,
-    /// Indexes of those that are marked, each once.
+    entries: Vec<Entry<T>>,
+    /// Indexes of marked items, without duplicates.
     marked: Vec<usize>,
-    /// Of items that are not marked.
+    /// Deadlines of items that are not marked.
     deadlines: BTreeSet<(Time, usize)>,
-    /// Those that have their turn, between turns an empty buffer.
-    in_turn: Vec<usize>,
-    /// How often any item was looked at: counted where assertions are on, for tests.
-    looks: Cell<u64>,
+    /// Spare buffer for the indexes of the next turn.
+    spare: Vec<usize>,
+    /// Accesses to items, counted for tests where assertions are on.
+    accesses: Cell<u64>,
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct Entry<T> {
     item: T,
     is_marked: bool,
-    /// As in the table.
+    /// The item's deadline in `MarkedList::deadlines`.
     deadline: Option<Time>,
 }
 
 impl<T> Default for MarkedList<T> {
     fn default() -> MarkedList<T> {
         MarkedList {
-            places: Vec::new(),
+            entries: Vec::new(),
             marked: Vec::new(),
             deadlines: BTreeSet::new(),
-            in_turn: Vec::new(),
-            looks: Cell::new(0),
+            spare: Vec::new(),
+            accesses: Cell::new(0),
         }
     }
 }
 
 impl<T> MarkedList<T> {
     pub(crate) fn len(&self) -> usize {
-        self.places.len()
+        self.entries.len()
     }
 
-    /// A new item, which is marked.
+    /// Adds an item and marks it.
     pub(crate) fn push(&mut self, item: T) {
-        self.marked.push(self.places.len());
-        self.places.push(Place { item, is_marked: true, deadline: None });
+        self.marked.push(self.entries.len());
+        self.entries.push(Entry { item, is_marked: true, deadline: None });
     }
 
-    /// All items, which takes time for each.
+    /// All items. Do not use it in a turn, because its cost grows with the number of items.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> + '_ {
-        self.places.iter().map(|place| {
-            self.look();
-            &place.item
+        self.entries.iter().map(|entry| {
+            self.count_access();
+            &entry.item
         })
     }
 
-    /// How often any item was looked at. 0 where assertions are off.
-    pub(crate) fn looks(&self) -> u64 {
-        self.looks.get()
+    /// Number of accesses to items. 0 where assertions are off.
+    pub(crate) fn accesses(&self) -> u64 {
+        self.accesses.get()
     }
 
-    /// The index of a marked item, by its place among them. New ones come behind it.
+    /// The index of the `nth` marked item. Items that are marked during an iteration are appended.
     pub(crate) fn marked(&self, nth: usize) -> Option<usize> {
         self.marked.get(nth).copied()
     }
 
     fn mark(&mut self, index: usize) {
-        let place = &mut self.places[index];
-        if !core::mem::replace(&mut place.is_marked, true) {
-            if let Some(deadline) = place.deadline.take() {
+        let entry = &mut self.entries[index];
+        if !core::mem::replace(&mut entry.is_marked, true) {
+            if let Some(deadline) = entry.deadline.take() {
                 self.deadlines.remove(&(deadline, index));
             }
             self.marked.push(index);
         }
     }
 
-    fn look(&self) {
+    fn count_access(&self) {
         if cfg!(debug_assertions) {
-            self.looks.set(self.looks.get() + 1);
+            self.accesses.set(self.accesses.get() + 1);
         }
     }
 }
 
 impl<T: Turns> MarkedList<T> {
-    /// Marks those whose time has come. Those that are marked are in the order of their indexes then.
+    /// Marks the items whose deadline has passed, and sorts the marked items by index.
     pub(crate) fn mark_due(&mut self, now: Time) {
         while let Some((_, index)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             self.mark(index);
@@ -111,43 +108,43 @@ impl<T: Turns> MarkedList<T> {
         self.marked.sort_unstable();
     }
 
-    /// The items that are marked, to be [settled](Self::settle) one by one. What is marked meanwhile has its turn next time.
+    /// Takes the marked items. Process each item, then call [`settle`](Self::settle) for it. Items that are marked
+    /// meanwhile belong to the next turn.
     pub(crate) fn begin_turn(&mut self, now: Time) -> Vec<usize> {
         self.mark_due(now);
-        core::mem::replace(&mut self.marked, core::mem::take(&mut self.in_turn))
+        core::mem::replace(&mut self.marked, core::mem::take(&mut self.spare))
     }
 
-    /// An item has had its turn: it is marked no more, unless it needs the next one as well.
+    /// Removes the mark of a processed item, unless the item needs the next turn too.
     pub(crate) fn settle(&mut self, index: usize) {
-        self.look();
-        let place = &mut self.places[index];
-        place.is_marked = place.item.is_unfinished();
-        if place.is_marked {
+        self.count_access();
+        let entry = &mut self.entries[index];
+        entry.is_marked = entry.item.is_unfinished();
+        if entry.is_marked {
             return self.marked.push(index);
         }
-        place.deadline = place.item.deadline();
-        self.deadlines.extend(place.deadline.map(|deadline| (deadline, index)));
+        entry.deadline = entry.item.deadline();
+        self.deadlines.extend(entry.deadline.map(|deadline| (deadline, index)));
     }
 
-    /// All of [`begin_turn`](Self::begin_turn) are settled.
+    /// Call it when all items of [`begin_turn`](Self::begin_turn) are settled.
     pub(crate) fn end_turn(&mut self, mut settled: Vec<usize>) {
         settled.clear();
-        self.in_turn = settled;
+        self.spare = settled;
         self.check();
     }
 
-    /// When the next item needs a turn.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let marked = self.marked.iter().filter_map(|index| self[*index].deadline());
         marked.chain(self.deadlines.first().map(|(at, _)| *at)).min()
     }
 
-    /// That nothing was forgotten.
+    /// Asserts that each item without a mark is at rest and has its current deadline in the table.
     fn check(&self) {
         if cfg!(debug_assertions) {
-            for (index, place) in self.places.iter().enumerate().filter(|(_, place)| !place.is_marked) {
-                assert!(place.item.is_at_rest(), "item {index} needs a turn and is not marked");
-                assert_eq!(place.deadline, place.item.deadline(), "deadline of item {index}");
+            for (index, entry) in self.entries.iter().enumerate().filter(|(_, entry)| !entry.is_marked) {
+                assert!(entry.item.is_at_rest(), "item {index} needs a turn and is not marked");
+                assert_eq!(entry.deadline, entry.item.deadline(), "deadline of item {index}");
             }
         }
     }
@@ -157,17 +154,17 @@ impl<T> Index<usize> for MarkedList<T> {
     type Output = T;
 
     fn index(&self, index: usize) -> &T {
-        self.look();
-        &self.places[index].item
+        self.count_access();
+        &self.entries[index].item
     }
 }
 
-/// Marks the item.
+/// Mutable access marks the item.
 impl<T> IndexMut<usize> for MarkedList<T> {
     fn index_mut(&mut self, index: usize) -> &mut T {
-        self.look();
+        self.count_access();
         self.mark(index);
-        &mut self.places[index].item
+        &mut self.entries[index].item
     }
 }
 
@@ -211,23 +208,23 @@ mod tests {
     fn things() -> MarkedList<Thing> {
         let mut list = MarkedList::default();
         (0..100).for_each(|_| list.push(Thing::default()));
-        assert_eq!(turn(&mut list, Time(0)).len(), 100, "new ones");
+        assert_eq!(turn(&mut list, Time(0)).len(), 100, "new items are marked");
         assert!(turn(&mut list, Time(0)).is_empty());
         list
     }
 
     #[test]
-    fn what_was_changed_has_a_turn_and_nothing_else() {
+    fn only_changed_items_have_a_turn() {
         let mut list = things();
-        assert_eq!(list[3].work, 0, "looking at it is no change");
+        assert_eq!(list[3].work, 0, "reading does not mark an item");
         list[7].work = 1;
         list[2].work = 2;
         assert_eq!(turn(&mut list, Time(1)), [2, 7]);
         assert_eq!(turn(&mut list, Time(1)), [2], "not finished");
         list[7] = Thing::default();
-        let before = list.looks();
+        let before = list.accesses();
         assert_eq!(turn(&mut list, Time(1)), [7]);
-        assert_eq!(list.looks() - before, 2);
+        assert_eq!(list.accesses() - before, 2);
     }
 
     #[test]
@@ -240,7 +237,7 @@ mod tests {
         turn(&mut list, Time(1));
         assert_eq!(list.next_deadline(), at(50));
         list[5].deadline = at(70);
-        assert_eq!(list.next_deadline(), at(60), "what was in the table is gone");
+        assert_eq!(list.next_deadline(), at(60), "the old deadline was removed");
         assert_eq!(turn(&mut list, Time(59)), [5]);
         assert_eq!(turn(&mut list, Time(60)), [6]);
         assert_eq!(list.next_deadline(), at(70));
@@ -250,17 +247,17 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "item 9 needs a turn and is not marked")]
-    fn a_forgotten_mark_is_found() {
+    fn a_missing_mark_fails_the_check() {
         let mut list = things();
-        list.places[9].item.work = 1;
+        list.entries[9].item.work = 1;
         turn(&mut list, Time(0));
     }
 
     #[test]
     #[should_panic(expected = "deadline of item 9")]
-    fn a_deadline_that_was_changed_in_secret_is_found() {
+    fn a_deadline_changed_without_a_mark_fails_the_check() {
         let mut list = things();
-        list.places[9].item.deadline = Some(Time(5));
+        list.entries[9].item.deadline = Some(Time(5));
         turn(&mut list, Time(0));
     }
 }

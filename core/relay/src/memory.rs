@@ -1,4 +1,4 @@
-//! What all waiting bytes take together, and what each client holds.
+//! Memory of waiting bytes: the total against its bound, and the share of each client.
 
 use core::time::Duration;
 
@@ -7,24 +7,22 @@ use spillway_transport::{Conn, Transport};
 
 pub(crate) use spillway_policy::memory::Unread;
 
-/// What a client may send before it is granted more: what we must be able to buffer when its link stalls;
+/// Bytes that a client may send before the next grant. The relay must buffer them when the client's link stalls.
 pub(crate) const CLIENT_GRANT_BYTES: usize = 64 * 1024;
-/// and while memory is scarce.
 const SCARCE_GRANT_BYTES: usize = 4 * 1024;
 
-/// Allocated bytes, in all their places, against the bound of [`Config::memory_bytes_max`](crate::Config).
+/// Allocated bytes against the bound of [`Config::memory_bytes_max`](crate::Config).
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// What the relay buffers for and from clients.
     clients: usize,
-    /// Batches to servers, where they are larger than one turn makes them.
+    /// Bytes of batches to servers beyond the size of one turn's batch.
     links: usize,
-    /// What the transport had queued when the turn began, without what it has freed since.
+    /// Bytes in the transport's queues when the turn began, less those that were freed since.
     transport: usize,
-    /// Bytes by which plain clients' windows are larger than at first.
+    /// Bytes by which plain clients' windows have grown.
     windows: usize,
     bound: MemoryBound,
-    /// Clients whose requests were not read any further because they did not read their replies.
+    /// Number of times that a client was paused.
     pauses: u64,
 }
 
@@ -41,7 +39,7 @@ impl Memory {
         self.bound.set_max(max);
     }
 
-    /// What the relay itself buffers for and from clients.
+    /// Bytes that the relay buffers for and from clients, without links and transport.
     pub(crate) fn clients(&self) -> usize {
         self.clients
     }
@@ -50,51 +48,48 @@ impl Memory {
         self.clients + self.links + self.transport
     }
 
-    /// A turn begins: all that the last one gave to the transport is with the host, unless the host did not take it.
-    pub(crate) fn look<T: Transport>(&mut self, out: &T) {
+    /// Call it at the beginning of a turn, when the host has taken what it could from the transport's queues.
+    pub(crate) fn begin_turn<T: Transport>(&mut self, out: &T) {
         self.transport = out.held_by_all();
     }
 
-    /// A turn ends: what the transport has freed in it counts no more. What it was given in this turn is looked at when the
-    /// next one begins, but there may be none for long.
-    pub(crate) fn turn_ends<T: Transport>(&mut self, out: &T) {
+    /// Call it at the end of a turn, which may be the last one for a long time: subtracts what the transport has freed
+    /// in the turn. Bytes that were queued in this turn are counted at the beginning of the next.
+    pub(crate) fn end_turn<T: Transport>(&mut self, out: &T) {
         self.transport = self.transport.min(out.held_by_all());
     }
 
-    /// A connection of the transport was ended: what was queued for it is freed.
-    pub(crate) fn freed(&mut self, held: usize) {
-        self.transport = self.transport.saturating_sub(held);
+    /// Subtracts the transport's queue of a connection that was aborted.
+    pub(crate) fn transport_freed(&mut self, bytes: usize) {
+        self.transport = self.transport.saturating_sub(bytes);
     }
 
-    /// An amount of a client has changed.
+    /// Updates the total after a client's share has changed.
     pub(crate) fn changed(&mut self, from: usize, to: usize) {
         self.clients = self.clients - from + to;
     }
 
-    /// An amount of a link has changed.
     pub(crate) fn link_changed(&mut self, from: usize, to: usize) {
         self.links = self.links - from + to;
     }
 
-    /// Whether a plain client's window may grow by so much: all together by a quarter of the memory. A window may be full
-    /// twice, here and in the transport, so clients that do not read make memory scarce only by their number.
-    pub(crate) fn widen(&mut self, more: usize) -> bool {
-        let may = self.windows + more <= self.bound.max() / 4;
-        self.windows += if may { more } else { 0 };
-        may
+    /// Reserves `bytes` for the growth of a plain client's window. False: the growth of all windows would exceed a
+    /// quarter of the memory. A window may be full twice, here and in the transport, so clients that do not read then
+    /// occupy at most half of the memory beyond their initial windows.
+    pub(crate) fn reserve_window(&mut self, bytes: usize) -> bool {
+        let fits = self.windows + bytes <= self.bound.max() / 4;
+        self.windows += if fits { bytes } else { 0 };
+        fits
     }
 
-    /// A client whose window had grown by so much is gone.
-    pub(crate) fn narrow(&mut self, widened: usize) {
-        self.windows -= widened;
+    pub(crate) fn release_window(&mut self, bytes: usize) {
+        self.windows -= bytes;
     }
 
-    /// A client's requests are not read any further because it does not read its replies.
     pub(crate) fn count_pause(&mut self) {
         self.pauses += 1;
     }
 
-    /// How often clients were paused, since the start.
     pub(crate) fn pauses(&self) -> u64 {
         self.pauses
     }
@@ -103,7 +98,7 @@ impl Memory {
         self.bound.is_exceeded(self.total())
     }
 
-    /// Whether closing of the largest ends before a client whose bytes have waited for `age`.
+    /// Whether enough clients were closed, so that a client whose bytes have waited for `age` stays.
     pub(crate) fn is_enough_closed(&self, age: Duration) -> bool {
         self.bound.is_enough_closed(self.total(), age)
     }
@@ -112,46 +107,42 @@ impl Memory {
         self.bound.is_calm(self.total())
     }
 
-    /// Clients that do not read are paused from here on, and others granted less.
+    /// Whether clients that do not read are paused, and others are granted less.
     pub(crate) fn is_scarce(&self) -> bool {
         self.bound.is_scarce()
     }
 
-    /// Decides whether memory is scarce. True if that has changed.
-    pub(crate) fn judge(&mut self) -> bool {
+    /// Decides whether memory is scarce. True if the state has changed.
+    pub(crate) fn update_scarcity(&mut self) -> bool {
         self.bound.judge(self.total())
     }
 
-    /// What a client may send before it is granted more.
     pub(crate) fn grant_bytes(&self) -> usize {
         if self.is_scarce() { SCARCE_GRANT_BYTES } else { CLIENT_GRANT_BYTES }
     }
 }
 
-/// What a client holds here.
+/// A client's memory in the relay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
-    /// Bytes that wait.
-    pub(crate) waits: usize,
-    /// Bytes of memory that they take.
-    pub(crate) bytes: usize,
-    /// How long its oldest bytes have waited for it.
+    pub(crate) waiting_bytes: usize,
+    /// Allocated memory for the waiting bytes.
+    pub(crate) memory_bytes: usize,
+    /// Age of the oldest bytes that the client has not read.
     pub(crate) age: Duration,
 }
 
-/// What a client holds, here and in the transport, as it is compared with others.
+/// A client's memory in the relay and in the transport, for the choice of clients to close.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holding {
     pub(crate) conn: Conn,
-    /// Bytes of memory.
-    pub(crate) bytes: usize,
-    /// How long its oldest bytes have waited for it.
+    pub(crate) memory_bytes: usize,
     pub(crate) age: Duration,
 }
 
 impl Holding {
     pub(crate) fn rank(&self) -> (u128, usize) {
-        closing_rank(self.bytes, self.age)
+        closing_rank(self.memory_bytes, self.age)
     }
 }
 
@@ -160,16 +151,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_places_count_against_the_bound() {
+    fn clients_and_links_count_against_the_bound() {
         let mut memory = Memory::new(800);
         memory.changed(0, 600);
-        assert!(!memory.judge() && !memory.is_scarce());
+        assert!(!memory.update_scarcity() && !memory.is_scarce());
         memory.link_changed(0, 1);
-        assert!(memory.judge() && memory.is_scarce() && !memory.is_exceeded());
+        assert!(memory.update_scarcity() && memory.is_scarce() && !memory.is_exceeded());
         assert_eq!(memory.grant_bytes(), SCARCE_GRANT_BYTES);
         memory.changed(600, 500);
-        assert!(!memory.judge() && memory.is_scarce(), "one byte above five eighths");
+        assert!(!memory.update_scarcity() && memory.is_scarce(), "one byte above five eighths");
         memory.link_changed(1, 0);
-        assert!(memory.judge() && !memory.is_scarce());
+        assert!(memory.update_scarcity() && !memory.is_scarce());
     }
 }

@@ -1,4 +1,4 @@
-//! What deserves a line in the log.
+//! Decisions of the relay that the host writes to the log.
 
 use alloc::collections::VecDeque;
 use core::net::SocketAddr;
@@ -8,111 +8,79 @@ use spillway_batch::KeyId;
 
 use crate::reasons::{Cut, LinkDown, Refusal};
 
-/// One decision of the relay. `service` is the index in the configuration.
+/// A decision of the relay for the log. `service` is the service's index in this relay; `link` is the link's number
+/// among the links of its service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "fields with the same name have the same meaning in all notices")]
 pub enum Notice {
-    /// A link to the server is authenticated: clients are taken.
+    /// A link to the server is authenticated and accepts clients.
     LinkUp {
-        /// Of which service.
         service: u16,
-        /// Which of its links.
         link: u16,
-        /// Clients that the server lets it carry.
+        /// Limit of the server on the link's clients.
         connections_max: u32,
     },
-    /// A link to the server is down; its clients were reset.
+    /// A link to the server is down, and its clients were reset.
     LinkDown {
-        /// Of which service.
         service: u16,
-        /// Which of its links.
         link: u16,
-        /// Why.
         why: LinkDown,
-        /// Clients that were on it.
+        /// Number of clients that were reset.
         clients: u32,
-        /// When it is opened again; never, if it was replaced.
+        /// Delay before the link is opened again. `None`: never, because the link was replaced.
         retry_in: Option<Duration>,
     },
-    /// The server does not accept a key; an older one is tried.
-    KeyRefused {
-        /// Of which service.
-        service: u16,
-        /// Which of its links.
-        link: u16,
-        /// The key.
-        key: KeyId,
-    },
-    /// A link that was replaced has ended, without loss.
-    LinkRetired {
-        /// Of which service.
-        service: u16,
-        /// Which of its links.
-        link: u16,
-    },
-    /// A client was not taken.
-    ClientRefused {
-        /// By which service.
-        service: u16,
-        /// The client.
-        client: SocketAddr,
-        /// Why.
-        why: Refusal,
-    },
+    /// The server rejected a key, and the next older one is tried.
+    KeyRefused { service: u16, link: u16, key: KeyId },
+    /// A link that was replaced was closed, without loss.
+    LinkRetired { service: u16, link: u16 },
+    /// A client was rejected.
+    ClientRefused { service: u16, client: SocketAddr, why: Refusal },
     /// A client was reset.
-    ClientCut {
-        /// Of which service.
-        service: u16,
-        /// The client.
-        client: SocketAddr,
-        /// Why.
-        why: Cut,
-    },
-    /// The server asks for its connections to be moved away; no more clients are put on this link.
+    ClientCut { service: u16, client: SocketAddr, why: Cut },
+    /// The server drains this link: it gets no new clients.
     ServerDrains {
-        /// Of which service.
         service: u16,
-        /// Which of its links.
         link: u16,
-        /// Within this time, in milliseconds.
+        /// Time until the server closes the connections of the link, in milliseconds.
         deadline_ms: u32,
     },
-    /// The load is too high: library clients were told to go to other helpers.
+    /// The load was too high, and library clients were sent to other helpers.
     Shed {
-        /// How many.
+        /// Number of clients that were sent away.
         clients: u32,
-        /// The load.
+        /// Load in percent of the thread's capacity.
         load_percent: u32,
     },
-    /// Three quarters of the memory are in use: clients that do not read are paused, later closed.
+    /// Three quarters of the memory are in use: clients that do not read are paused, and later closed.
     MemoryScarce {
-        /// Bytes in use.
+        /// Memory in use, in bytes.
         held: usize,
-        /// The bound.
+        /// The bound, in bytes.
         limit: usize,
-        /// Clients connected.
+        /// Connected clients.
         clients: u32,
     },
-    /// There is enough memory again.
+    /// At most five eighths of the memory are in use again.
     MemoryEnough {
-        /// Bytes in use.
+        /// Memory in use, in bytes.
         held: usize,
-        /// The bound.
+        /// The bound, in bytes.
         limit: usize,
-        /// Clients that were paused meanwhile.
+        /// Clients that were paused while memory was scarce.
         paused: u64,
-        /// Clients that were closed meanwhile.
+        /// Clients that were closed while memory was scarce.
         closed: u64,
     },
-    /// A service's drain deadline passed: the clients that were left have been reset.
+    /// A service's drain deadline passed, and its remaining clients were reset.
     DrainDeadline {
-        /// Which service.
         service: u16,
-        /// How many.
+        /// Number of clients that were reset.
         clients: u32,
     },
 }
 
-/// Notices that nobody has taken yet: a bounded queue, whose newest are dropped when nobody takes any.
+/// Queue of notices for the host. When the queue is full, new notices are dropped and counted.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
     queue: VecDeque<Notice>,
@@ -130,7 +98,6 @@ impl Notices {
         }
     }
 
-    /// Notices that were dropped because the host did not take them in time.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -145,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_queue_is_bounded() {
+    fn new_notices_are_dropped_at_the_bound() {
         let mut notices = Notices::default();
         for clients in 0..300 {
             notices.push(Notice::DrainDeadline { service: 0, clients });

@@ -1,7 +1,7 @@
-//! When memory runs short: when clients that hold memory are looked for, so that everybody else goes on.
+//! Schedule of the scans for clients to close while memory is scarce.
 //!
-//! A client that holds nothing is never closed for it, and none is scanned for while there is enough: the largest are
-//! looked for when a bound is reached, once for at least an eighth of the whole memory.
+//! Clients are not scanned while memory is sufficient. One scan at the bound frees at least an eighth of the memory, if
+//! clients hold as much.
 
 use core::time::Duration;
 
@@ -10,65 +10,65 @@ use spillway_transport::Time;
 use crate::memory::Memory;
 use crate::notice::Notice;
 
-/// How often clients that do not read are looked for while memory is scarce.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Who holds memory was just looked for in vain: what is left is in links and in the turn's own bytes.
-const NOTHING_TO_CLOSE: Duration = Duration::from_millis(10);
+/// Interval between scans for clients that do not read, while memory is scarce.
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay before the next scan at the bound after a scan that freed too little: links and the turn's own bytes hold the
+/// rest.
+const RESCAN_DELAY: Duration = Duration::from_millis(10);
 
-/// What goes on while memory is scarce.
+/// Memory pressure: the next scans, and the counters of the present shortage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pressure {
-    /// When clients that do not read are looked for.
-    look_at: Option<Time>,
-    /// Looking for holders is in vain until then.
-    vain_until: Time,
-    /// Clients closed because memory was short, since the start.
+    /// Next scan for clients that do not read.
+    next_scan: Option<Time>,
+    /// A scan for the largest clients would free too little before this time.
+    no_rescan_before: Time,
+    /// Clients closed for memory since the start.
     closed: u64,
-    /// Paused and closed before memory became scarce.
-    before: (u64, u64),
+    /// Pauses and closed clients since the start, when memory became scarce.
+    counts_before: (u64, u64),
 }
 
 impl Pressure {
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        self.look_at
+        self.next_scan
     }
 
-    /// Whether clients that do not read are to be looked for now; if so, the next look is scheduled.
+    /// Whether a scan for clients that do not read is due. If so, schedules the next one.
     #[must_use]
     pub(crate) fn handle_timeout(&mut self, now: Time) -> bool {
-        let is_due = self.look_at.is_some_and(|at| at <= now);
+        let is_due = self.next_scan.is_some_and(|at| at <= now);
         if is_due {
-            self.look_at = Some(now + LOOK_AGAIN);
+            self.next_scan = Some(now + SCAN_INTERVAL);
         }
         is_due
     }
 
-    /// Whether the largest are to be looked for, and closed until an eighth of the memory is free.
+    /// Whether a scan for the largest clients is allowed now.
     pub(crate) fn may_close_largest(&self, now: Time, memory: &Memory) -> bool {
-        memory.is_exceeded() && (now >= self.vain_until || memory.clients() > memory.max())
+        memory.is_exceeded() && (now >= self.no_rescan_before || memory.clients() > memory.max())
     }
 
-    /// All that hold something were looked at, and there is still too little memory.
-    pub(crate) fn looked_in_vain(&mut self, now: Time) {
-        self.vain_until = now + NOTHING_TO_CLOSE;
+    /// A scan of all clients has freed too little memory.
+    pub(crate) fn scan_freed_too_little(&mut self, now: Time) {
+        self.no_rescan_before = now + RESCAN_DELAY;
     }
 
-    /// A client was closed because memory is short.
     pub(crate) fn count_closed(&mut self) {
         self.closed += 1;
     }
 
-    /// Memory has become scarce, or there is enough again.
+    /// Memory has become scarce or sufficient. Returns the notice for the log.
     pub(crate) fn scarcity_changed(&mut self, now: Time, memory: &Memory, clients: u32) -> Notice {
         let (held, limit) = (memory.total(), memory.max());
         if memory.is_scarce() {
-            self.look_at = Some(now + LOOK_AGAIN);
-            self.before = (memory.pauses(), self.closed);
+            self.next_scan = Some(now + SCAN_INTERVAL);
+            self.counts_before = (memory.pauses(), self.closed);
             return Notice::MemoryScarce { held, limit, clients };
         }
-        self.look_at = None;
-        let (pauses, closed) = self.before;
+        self.next_scan = None;
+        let (pauses, closed) = self.counts_before;
         let (paused, closed) = (memory.pauses() - pauses, self.closed - closed);
         Notice::MemoryEnough { held, limit, paused, closed }
     }
@@ -79,36 +79,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_once_a_second_while_memory_is_scarce_and_says_what_it_did() {
+    fn scans_once_a_second_while_memory_is_scarce_and_reports_its_counts() {
         let mut memory = Memory::new(800);
         let mut pressure = Pressure::default();
         memory.count_pause();
         pressure.count_closed();
         memory.changed(0, 700);
-        assert!(memory.judge());
+        assert!(memory.update_scarcity());
         let scarce = pressure.scarcity_changed(Time(5), &memory, 3);
         assert_eq!(scarce, Notice::MemoryScarce { held: 700, limit: 800, clients: 3 });
         let at = pressure.poll_timeout().unwrap();
         assert!(!pressure.handle_timeout(Time(6)) && pressure.handle_timeout(at));
-        assert_eq!(pressure.poll_timeout(), Some(at + LOOK_AGAIN));
+        assert_eq!(pressure.poll_timeout(), Some(at + SCAN_INTERVAL));
         memory.count_pause();
         memory.changed(700, 0);
-        assert!(memory.judge());
+        assert!(memory.update_scarcity());
         let enough = pressure.scarcity_changed(at, &memory, 3);
         assert_eq!(enough, Notice::MemoryEnough { held: 0, limit: 800, paused: 1, closed: 0 });
         assert_eq!(pressure.poll_timeout(), None);
     }
 
     #[test]
-    fn does_not_look_again_at_once_for_what_clients_do_not_hold() {
+    fn the_next_scan_is_delayed_after_one_that_freed_too_little() {
         let mut memory = Memory::new(800);
         let mut pressure = Pressure::default();
         memory.link_changed(0, 900);
         assert!(pressure.may_close_largest(Time(0), &memory));
-        pressure.looked_in_vain(Time(0));
+        pressure.scan_freed_too_little(Time(0));
         assert!(!pressure.may_close_largest(Time(1), &memory));
-        assert!(pressure.may_close_largest(Time(0) + NOTHING_TO_CLOSE, &memory));
+        assert!(pressure.may_close_largest(Time(0) + RESCAN_DELAY, &memory));
         memory.changed(0, 801);
-        assert!(pressure.may_close_largest(Time(1), &memory), "it is clients that hold it now");
+        assert!(pressure.may_close_largest(Time(1), &memory), "clients hold more than the bound");
     }
 }

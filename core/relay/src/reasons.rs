@@ -1,4 +1,4 @@
-//! Why a link is down, and why clients are refused or reset.
+//! Reasons for lost links, and for rejected and reset clients.
 
 use core::fmt;
 
@@ -10,20 +10,20 @@ use spillway_wire::ProxyError;
 /// Why a link is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkDown {
-    /// Its connection could not be opened, or was lost.
+    /// The connection could not be opened, or was lost.
     Lost(LostReason),
-    /// The server closed it.
+    /// The server closed the connection.
     ClosedByServer,
-    /// The server did not answer within the connect timeout.
+    /// The server did not accept the connection within [`ServiceConfig::connect_timeout`](crate::ServiceConfig).
     ConnectTimeout,
-    /// This host has no room for another connection.
+    /// The host cannot open another connection.
     HostFull,
-    /// The two ends do not understand each other.
+    /// Authentication failed, or one end broke the link protocol.
     Link(LinkError),
 }
 
 impl LinkDown {
-    /// Its name in logs and metrics.
+    /// The reason's name in logs and metrics.
     pub fn label(&self) -> &'static str {
         match self {
             LinkDown::Lost(_) => "lost",
@@ -42,61 +42,61 @@ impl fmt::Display for LinkDown {
                 f.write_str("the server refused the connection: is its link port open?")
             }
             LinkDown::Lost(LostReason::Reset) => f.write_str("the server reset the connection"),
-            LinkDown::Lost(LostReason::TimedOut) => f.write_str("the server stopped answering"),
-            LinkDown::Lost(LostReason::Failed) => f.write_str("the network reports an error"),
+            LinkDown::Lost(LostReason::TimedOut) => f.write_str("the server does not answer any more"),
+            LinkDown::Lost(LostReason::Failed) => f.write_str("the network reported an error"),
             LinkDown::Lost(LostReason::Closed) | LinkDown::ClosedByServer => {
                 f.write_str("the server closed the connection")
             }
             LinkDown::ConnectTimeout => f.write_str("the server did not answer within the connect timeout"),
             LinkDown::HostFull => {
-                f.write_str("this host has no room for a connection: raise its descriptor limit")
+                f.write_str("this host cannot open another connection: raise its descriptor limit")
             }
             LinkDown::Link(error) => error.fmt(f),
         }
     }
 }
 
-/// Why a client was not taken.
+/// Why a client was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its address is outside the allowed ranges.
+    /// The client's address is outside the allowed ranges.
     Address,
-    /// The relay has as many clients as it may.
+    /// The relay has reached [`Config::clients_max`](crate::Config).
     ClientsMax,
-    /// The relay's buffers are nearly full.
+    /// The relay has reached [`Config::memory_bytes_max`](crate::Config).
     Memory,
     /// No link to the server is up.
     LinkDown,
     /// All ids of the links are in use.
     LinkFull,
-    /// The relay is going away.
+    /// The relay or the service drains.
     Draining,
-    /// The operator wants no relief.
+    /// The service's override is `off`.
     Off,
-    /// A library client that does not authenticate.
+    /// The authentication of a library client failed.
     Handshake(LinkError),
-    /// A library client that had not authenticated yet and was dropped for a newer one.
+    /// A library client was evicted for a newer client before it had authenticated.
     Crowded,
-    /// A library client that speaks for another address.
+    /// A library client asked for a connection in the name of another address.
     NotItsOwnAddress,
-    /// A library client that wants another server.
+    /// A library client asked for a server that this service does not relieve.
     OtherServer,
-    /// A library client's session, which the server's end of the link is too old to carry.
+    /// A library client has a session, and the server's version cannot carry sessions on a helper's link.
     OldServer,
-    /// A load balancer that is trusted to say who its clients are did not.
+    /// A trusted load balancer did not send a valid PROXY header.
     ProxyHeader(ProxyFault),
-    /// The server refused it.
+    /// The server refused the virtual connection.
     Server(RefuseReason),
 }
 
-/// What is wrong with how a trusted load balancer began.
+/// Why the beginning of a trusted load balancer's connection was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyFault {
-    /// Its header is none, or a wrong one.
+    /// The bytes are not a valid PROXY header.
     Header(ProxyError),
-    /// It ended before its header did.
+    /// The connection ended within the header.
     Ended,
-    /// Its header did not come in time.
+    /// The header was not complete within [`Timeouts::proxy_header`](crate::Timeouts).
     TimedOut,
 }
 
@@ -104,16 +104,16 @@ impl fmt::Display for ProxyFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ProxyFault::Header(error) => write!(f, "it is in proxy_protocol_from, but {error}"),
-            ProxyFault::Ended => f.write_str("it ended within its PROXY header"),
+            ProxyFault::Ended => f.write_str("its connection ended within the PROXY header"),
             ProxyFault::TimedOut => {
-                f.write_str("it is in proxy_protocol_from, but its PROXY header did not come in time")
+                f.write_str("it is in proxy_protocol_from, but sent no PROXY header in time")
             }
         }
     }
 }
 
 impl Refusal {
-    /// Its name in logs and metrics.
+    /// The reason's name in logs and metrics.
     pub fn label(&self) -> &'static str {
         match self {
             Refusal::Address => "address",
@@ -139,21 +139,23 @@ impl fmt::Display for Refusal {
         match self {
             Refusal::Address => f.write_str("its address is outside the ranges of clients"),
             Refusal::ClientsMax => f.write_str("the helper has as many clients as it may (max_connections)"),
-            Refusal::Memory => f.write_str("the helper's buffers are nearly full (max_memory)"),
+            Refusal::Memory => f.write_str("the helper has no memory for another client (max_memory)"),
             Refusal::LinkDown => f.write_str("no link to the server is up"),
             Refusal::LinkFull => {
-                f.write_str("the link to the server carries as many clients as the server lets it")
+                f.write_str("the link to the server carries as many clients as the server allows")
             }
-            Refusal::Draining => f.write_str("the helper is going away"),
-            Refusal::Off => f.write_str("the operator wants no relief (spillway relief)"),
+            Refusal::Draining => f.write_str("the helper is draining"),
+            Refusal::Off => f.write_str("relief of this service is off (spillway relief)"),
             Refusal::Handshake(error) => error.fmt(f),
-            Refusal::Crowded => f.write_str(
-                "too many connections had not authenticated yet, and it was dropped for a newer one",
-            ),
-            Refusal::NotItsOwnAddress => f.write_str("it speaks for an address that is not its own"),
-            Refusal::OtherServer => f.write_str("it wants a server that is not served here"),
+            Refusal::Crowded => {
+                f.write_str("it had not authenticated, and was closed for a newer client at the bound")
+            }
+            Refusal::NotItsOwnAddress => {
+                f.write_str("it asked for a connection in the name of another address")
+            }
+            Refusal::OtherServer => f.write_str("it asked for a server that this service does not relieve"),
             Refusal::OldServer => {
-                f.write_str("it has a session, and the server's end is too old: update the server")
+                f.write_str("it has a session, which the server's version cannot carry: update the server")
             }
             Refusal::ProxyHeader(fault) => fault.fmt(f),
             Refusal::Server(reason) => reason.fmt(f),
@@ -161,19 +163,19 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Why a client was reset.
+/// Why the relay reset a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// The bytes that wait for it are too many: it does not read.
+    /// More than [`Config::connection_buffer_bytes`](crate::Config) of unread replies wait for the client.
     Buffer,
-    /// Memory is short, and this client holds more of it, for longer, than others.
+    /// Memory is scarce, and this client holds more unread bytes, or older ones, than others.
     Memory(MemoryCut),
-    /// A library client broke the protocol.
+    /// A library client broke the link protocol.
     Protocol(LinkError),
 }
 
 impl Cut {
-    /// Its name in logs and metrics.
+    /// The reason's name in logs and metrics.
     pub fn label(&self) -> &'static str {
         match self {
             Cut::Buffer => "buffer",
@@ -186,7 +188,7 @@ impl Cut {
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cut::Buffer => f.write_str("it does not read what it asked for"),
+            Cut::Buffer => f.write_str("it does not read its replies"),
             Cut::Memory(cut) => cut.fmt(f),
             Cut::Protocol(error) => error.fmt(f),
         }

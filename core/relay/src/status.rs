@@ -1,4 +1,4 @@
-//! What the relay has done and is doing, for the helper's status line.
+//! Snapshots of a relay's state and counters.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -9,53 +9,53 @@ use spillway_wire::load::Load;
 
 use crate::counters::ServiceCounters;
 
-/// A snapshot of everything.
+/// State and counters of a relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// In the order of the configuration.
+    /// Services in the order of their indexes, without those that were removed and have ended.
     pub services: Vec<ServiceStatus>,
     /// Clients of all services.
     pub clients: u32,
-    /// Bytes of memory that hold what waits for and from clients, in the relay, its links and the transport.
+    /// Memory for waiting bytes, in bytes: in the relay, its links and the transport.
     pub buffered_bytes: usize,
     /// Memory is scarce: clients that do not read are paused.
     pub memory_is_scarce: bool,
-    /// Clients that were paused because memory was scarce and they did not read, since the start.
+    /// Number of times that a client was paused, since the start.
     pub paused: u64,
-    /// The relay is going away.
+    /// The relay drains.
     pub draining: bool,
-    /// As clients that ask are told.
+    /// The load, as in replies to load queries.
     pub load: Load,
     /// Notices that were dropped because the host did not take them in time.
     pub notices_dropped: u64,
 }
 
-/// One service.
+/// State and counters of one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceStatus {
-    /// As configured.
+    /// The configured name.
     pub name: String,
     /// The server's link port.
     pub server: SocketAddr,
-    /// Whether clients are taken.
+    /// The service's listeners are open.
     pub listening: bool,
-    /// The operator's override on it.
+    /// The operator's override.
     pub relief: spillway_policy::CurrentOverride,
-    /// It takes no more clients: what has become of those it had.
+    /// Outcomes of the clients since the service's drain began. `None`: the service does not drain.
     pub drained: Option<Drained>,
-    /// It is no longer configured, and goes with its last client.
+    /// The service is no longer configured, and ends with its last client.
     pub removed: bool,
-    /// Its links.
+    /// The service's links, replaced ones included.
     pub links: Vec<LinkStatus>,
     /// Plain clients connected now.
     pub raw_clients: u32,
     /// Library clients connected now.
     pub library_clients: u32,
-    /// Since the start.
+    /// Counters since the start.
     pub counters: ServiceCounters,
-    /// What its links have carried since the start, those lost since included.
+    /// Traffic of all links since the start, closed ones included.
     pub traffic: LinkCounters,
-    /// What batches to the server were like since the start.
+    /// Sizes and delays of the batches to the server since the start.
     pub batches: Batches,
 }
 
@@ -66,72 +66,71 @@ impl ServiceStatus {
     }
 }
 
-/// One link to the server.
+/// State of one link to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkStatus {
-    /// What it does.
+    /// State of the link.
     pub state: LinkState,
     /// Virtual connections that have not ended on both sides.
     pub connections: u32,
-    /// Bytes gathered that the transport has not taken.
+    /// Bytes of batches that the transport has not taken.
     pub pending_bytes: usize,
-    /// It was replaced by a new one: it takes clients only until that is up.
+    /// The link was replaced: it accepts clients only until its successor is up.
     pub replaced: bool,
-    /// The key that it was opened with, while it is open.
+    /// The key of the open link. `None`: the link is not open.
     pub key: Option<KeyId>,
-    /// Its batches are encrypted.
+    /// The link's batches are encrypted.
     pub encrypted: bool,
 }
 
-/// What became of a draining service's clients.
+/// Outcomes of a draining service's clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// Library clients that went elsewhere by themselves.
+    /// Library clients that left.
     pub moved: u64,
-    /// Plain clients whose connections ended by themselves.
+    /// Plain clients whose connections were closed by the client or the server.
     pub left: u64,
-    /// Clients that were reset: by the deadline, or because their link was lost.
+    /// Clients that were reset: at the deadline, or because their link was lost.
     pub failed: u64,
 }
 
-/// What a link does.
+/// State of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// Waits before it connects.
+    /// Waits for the next attempt to connect.
     Waiting,
-    /// Connects, or authenticates.
+    /// Connects or authenticates.
     Connecting,
-    /// Carries clients.
+    /// Accepts clients.
     Up,
-    /// Carries its clients, and gets no more: the server asked for it, or another link has replaced it.
+    /// Carries its clients and accepts no new ones: the server drains it, or another link has replaced it.
     Draining,
-    /// Closed, because the relay goes away.
+    /// Closed, because the service or the relay has drained.
     Closed,
 }
 
-/// One virtual connection, or a client that is about to get one or to be gone.
+/// State of one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientStatus {
     /// The client's address, as the server sees it.
     pub client: SocketAddr,
-    /// The load balancer that it came through.
+    /// The load balancer in front of the client.
     pub via: Option<SocketAddr>,
-    /// What it is.
+    /// Type and state of the client.
     pub kind: ClientKind,
-    /// When its connection, or its link, was taken.
+    /// When the client's connection was accepted.
     pub since: spillway_transport::Time,
-    /// Bytes of its requests.
+    /// Bytes of requests.
     pub bytes_in: u64,
-    /// Bytes of replies to it.
+    /// Bytes of replies.
     pub bytes_out: u64,
-    /// Bytes that wait here, in both directions.
+    /// Bytes that wait in the relay, in both directions.
     pub buffered: usize,
-    /// Since when it may send nothing.
+    /// Beginning of the present stall, in which the client is granted nothing to send.
     pub stalled_since: Option<spillway_transport::Time>,
 }
 
 impl ClientStatus {
-    /// A client that has sent and received nothing.
     pub(crate) fn new(client: SocketAddr, kind: ClientKind, since: spillway_transport::Time) -> ClientStatus {
         ClientStatus {
             client,
@@ -146,15 +145,15 @@ impl ClientStatus {
     }
 }
 
-/// What a client is.
+/// Type and state of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
-    /// Plain.
+    /// Plain client.
     Raw,
-    /// Library, with a virtual connection or without.
+    /// Library client, with or without a virtual connection.
     Library,
-    /// Behind a load balancer that has not yet said who it is.
+    /// Connection of a load balancer whose PROXY header is not complete.
     Announcing,
-    /// The server has closed; it takes what is left for it.
+    /// Client whose server has closed, and which has not received all replies.
     Leaving,
 }

@@ -1,5 +1,4 @@
-//! The timers of clients' connections: one table with a queue for each kind, because all timers of a kind run for the same
-//! time.
+//! Timers of clients' connections: one queue per kind, because all timers of a kind have the same duration.
 
 use core::time::Duration;
 
@@ -8,43 +7,48 @@ use spillway_transport::{Conn, Time};
 
 use crate::config::Timeouts;
 
-/// A server that keeps its replies learns after this time at the latest what a client has acknowledged.
-const TELL_AFTER: Duration = Duration::from_millis(20);
-/// How often a client whose record is incomplete is looked at. A link ends once a record is incomplete for 10 s at a look, so
-/// after 15 s at most.
-const RECORD_LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How often a client that is not read for a time is looked at.
-const REST_LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Maximum delay of acknowledgements to a server that keeps its replies.
+const ACKNOWLEDGE_DELAY: Duration = Duration::from_millis(20);
+/// Interval of checks for incomplete records. A link ends when a check finds a record that is incomplete for 10 s,
+/// which is 15 s after the record's first byte at most.
+const RECORD_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval of checks whether a throttled client may be read again.
+const THROTTLE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is to be done with a connection when its time has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timer {
-    /// The server is to learn what a plain client has acknowledged.
+    /// Send the server what a plain client has acknowledged.
     Acknowledge,
-    /// A leaving client has to have made progress.
+    /// Reset a lingering client that made no progress.
     Linger,
-    /// A library client has to have authenticated.
+    /// Reset a library client that has not authenticated.
     Handshake,
-    /// The rest of a library client's record has to have come.
+    /// Cut a library client whose record is still incomplete.
     Record,
-    /// A library client that is not read because of what it sends may be read again.
-    Rest,
-    /// A load balancer has to have sent its PROXY header.
+    /// Check whether a throttled library client may be read again.
+    Throttle,
+    /// Reset a load balancer's connection without a PROXY header.
     ProxyHeader,
 }
 
 impl Timer {
-    /// In the order in which timers that are due at once are handled.
-    pub(crate) const ALL: [Timer; 6] =
-        [Timer::Acknowledge, Timer::Linger, Timer::Handshake, Timer::Record, Timer::Rest, Timer::ProxyHeader];
+    /// All kinds, in the order in which timers that are due together are handled.
+    pub(crate) const ALL: [Timer; 6] = [
+        Timer::Acknowledge,
+        Timer::Linger,
+        Timer::Handshake,
+        Timer::Record,
+        Timer::Throttle,
+        Timer::ProxyHeader,
+    ];
 
     fn delay(self, timeouts: &Timeouts) -> Duration {
         match self {
-            Timer::Acknowledge => TELL_AFTER,
+            Timer::Acknowledge => ACKNOWLEDGE_DELAY,
             Timer::Linger => timeouts.linger,
             Timer::Handshake => timeouts.handshake,
-            Timer::Record => RECORD_LOOK_EVERY,
-            Timer::Rest => REST_LOOK_EVERY,
+            Timer::Record => RECORD_CHECK_INTERVAL,
+            Timer::Throttle => THROTTLE_CHECK_INTERVAL,
             Timer::ProxyHeader => timeouts.proxy_header,
         }
     }
@@ -53,7 +57,7 @@ impl Timer {
 /// All timers of clients' connections.
 #[derive(Debug)]
 pub(crate) struct Timers {
-    /// In the order of [`Timer::ALL`].
+    /// Queues in the order of [`Timer::ALL`].
     queues: [Delays<Conn>; Timer::ALL.len()],
 }
 
@@ -62,18 +66,18 @@ impl Timers {
         Timers { queues: Timer::ALL.map(|timer| Delays::new(timer.delay(timeouts))) }
     }
 
-    /// Starts a timer. `is_wanted` says which other timers of this kind still have a purpose.
-    pub(crate) fn start(&mut self, timer: Timer, now: Time, conn: Conn, is_wanted: impl Fn(Conn) -> bool) {
-        self.queues[timer as usize].start(now, conn, |conn| is_wanted(*conn));
+    /// Starts a timer. `is_needed` is called for other connections of this queue, and returns whether their timers are
+    /// still needed; the queue drops those that are not.
+    pub(crate) fn start(&mut self, timer: Timer, now: Time, conn: Conn, is_needed: impl Fn(Conn) -> bool) {
+        self.queues[timer as usize].start(now, conn, |conn| is_needed(*conn));
     }
 
-    /// When the next timer of any kind ends.
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.queues.iter().filter_map(Delays::poll_timeout).min()
     }
 
-    /// A connection whose timer of this kind has ended. Its holder says whether the timer still has a purpose.
+    /// Removes an expired timer of this kind. The caller must check whether the timer is still needed.
     pub(crate) fn pop(&mut self, timer: Timer, now: Time) -> Option<Conn> {
         self.queues[timer as usize].pop(now)
     }
@@ -86,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_has_its_own_time() {
+    fn each_kind_has_its_own_duration() {
         let mut timers = Timers::new(&Timeouts::default());
         assert_eq!(timers.poll_timeout(), None);
         let conn = |slot| Conn { slot, generation: 1 };
@@ -94,7 +98,7 @@ mod tests {
             timers.start(timer, Time(0), conn(slot), |_| true);
         }
         let at = |time: Duration| Time(0) + time;
-        assert_eq!(timers.poll_timeout(), Some(at(TELL_AFTER)));
+        assert_eq!(timers.poll_timeout(), Some(at(ACKNOWLEDGE_DELAY)));
         let second = at(Duration::from_secs(1));
         let due: Vec<Option<Conn>> = Timer::ALL.map(|timer| timers.pop(timer, second)).into();
         assert_eq!(due, [Some(conn(0)), None, None, None, Some(conn(4)), None]);

@@ -1,4 +1,4 @@
-//! Questions of load, and what is done about too much of it.
+//! Load queries and shedding.
 
 mod world;
 
@@ -22,7 +22,7 @@ fn ask(server: Option<&str>) -> Ask {
     Ask { asked: 2, key: KeyId([0; 8]), nonce: [7; 16], server }
 }
 
-/// What the relay answers to these bytes at a listener.
+/// The relay's reply to these bytes at a listener.
 fn answer(world: &mut World, listener: u16, from: &str, question: &[u8]) -> Option<Vec<u8>> {
     let mut room = vec![0; question.len()];
     let now = world.now;
@@ -35,7 +35,7 @@ fn load(world: &mut World, server: Option<&str>) -> Load {
     let question = prove_ask(&client_key(), ask(server));
     let bytes = answer(world, 1, CLIENT, &question).expect("an answer");
     assert!(bytes.len() <= question.len());
-    verify_load(&client_key(), &[7; 16], &bytes).expect("of this relay")
+    verify_load(&client_key(), &[7; 16], &bytes).expect("a reply to this query")
 }
 
 fn questions(world: &World) -> Questions {
@@ -43,17 +43,17 @@ fn questions(world: &World) -> Questions {
 }
 
 #[test]
-fn whoever_may_come_is_answered() {
+fn clients_with_a_key_get_a_reply() {
     let mut world = World::new(config());
-    let said = load(&mut world, None);
-    assert!(said.takes_clients() && said.tentative > 0, "{said:?}");
+    let load_before = load(&mut world, None);
+    assert!(load_before.takes_clients() && load_before.tentative > 0, "{load_before:?}");
     assert!(load(&mut world, Some(world::SERVER)).takes_clients());
     assert!(load(&mut world, Some("10.0.0.6:1")).down, "another server is not served here");
     assert_eq!(questions(&world), Questions { answered: 3, ..Questions::default() });
 }
 
 #[test]
-fn whoever_may_not_learns_nothing() {
+fn invalid_queries_get_no_reply_and_are_counted_by_reason() {
     let mut world = World::new(config());
     let good = prove_ask(&client_key(), ask(None));
     let mut altered = good;
@@ -71,17 +71,17 @@ fn whoever_may_not_learns_nothing() {
     }
     let counted = Questions { address: 1, key: 2, proof: 1, malformed: 3, ..Questions::default() };
     assert_eq!(questions(&world), counted);
-    // Where plain clients come in, and where nobody does.
+    // A listener of plain clients, and one that no service uses.
     assert_eq!(answer(&mut world, 0, CLIENT, &good), None);
     assert_eq!(answer(&mut world, 77, CLIENT, &good), None);
     assert_eq!(questions(&world), counted);
-    // A room that is too small, as no host gives it.
+    // A reply buffer that is too small.
     let now = world.now;
     assert_eq!(world.relay.handle_question(now, 1, CLIENT.parse().unwrap(), &good, &mut [0; 10]), 0);
 }
 
 #[test]
-fn answers_can_be_off() {
+fn replies_can_be_switched_off() {
     let mut config = config();
     config.load.answers = false;
     let mut world = World::new(config);
@@ -102,32 +102,33 @@ fn without_keys_only_loopback_is_answered() {
 }
 
 #[test]
-fn who_cannot_take_clients_says_so() {
+fn the_reply_says_why_no_clients_are_accepted() {
     let mut world = World::new(Config { clients_max: 1, ..config() });
     world.client(0, "10.9.0.2:1");
-    let said = load(&mut world, None);
-    assert!(said.full && !said.down && !said.draining, "{said:?}");
-    assert_eq!(said.connections, 1000);
+    let load_at_bound = load(&mut world, None);
+    assert!(load_at_bound.full && !load_at_bound.down && !load_at_bound.draining, "{load_at_bound:?}");
+    assert_eq!(load_at_bound.connections, 1000);
     let now = world.now;
-    world.relay.drain(now, Duration::from_secs(9), &mut world.wires);
+    world.relay.drain(now, Duration::from_secs(9), &mut world.transport);
     assert!(load(&mut world, None).draining);
 
     let mut world = World::new(config());
     let (now, off) = (world.now, (spillway_policy::Override::Off, None));
-    world.relay.say(now, "cache", off, Duration::ZERO, &mut world.wires);
-    assert!(load(&mut world, None).draining, "the operator wants no relief");
+    world.relay.say(now, "cache", off, Duration::ZERO, &mut world.transport);
+    assert!(load(&mut world, None).draining, "the override is off");
 
     let mut world = World::new(config());
     let link = world.link;
     world.event(link, spillway_transport::Event::Lost(spillway_transport::LostReason::Reset));
-    assert!(load(&mut world, None).down, "without a link nobody is served");
+    assert!(load(&mut world, None).down, "without a link no client is served");
 }
 
-/// The client's own end of its link, with a connection open.
+/// The client's end of its link, with an open connection.
 struct Client {
     conn: Conn,
     link: OpenerLink,
-    told: Vec<u32>,
+    /// Deadlines of received *drain* messages, in milliseconds.
+    drains: Vec<u32>,
 }
 
 impl Client {
@@ -145,7 +146,7 @@ impl Client {
         let mut client = Client {
             conn,
             link: OpenerLink::new(&config, world.now, Fresh::from_random([3; Fresh::BYTES])),
-            told: Vec::new(),
+            drains: Vec::new(),
         };
         client.exchange(world);
         client.link.open(address, None).unwrap();
@@ -159,7 +160,7 @@ impl Client {
             if let Some(batch) = &batch {
                 world.data(self.conn, batch.as_slice());
             }
-            let bytes = world.wires.take(self.conn);
+            let bytes = world.transport.take(self.conn);
             if bytes.is_empty() && batch.is_none() {
                 return;
             }
@@ -167,14 +168,14 @@ impl Client {
             let mut input = self.link.unseal(world.now, &bytes, &mut scratch);
             while let Some(event) = self.link.decompose(world.now, &mut input).unwrap() {
                 if let OpenerEvent::Drain { deadline_ms } = event {
-                    self.told.push(deadline_ms);
+                    self.drains.push(deadline_ms);
                 }
             }
         }
     }
 }
 
-/// A second passes in which the thread used so much of its core.
+/// Advances the time by one second, in which the thread uses `share` of its core.
 fn second(world: &mut World, cpu: &mut Duration, share: f64) {
     for _ in 0..10 {
         world.now = world.now + Duration::from_millis(100);
@@ -182,12 +183,12 @@ fn second(world: &mut World, cpu: &mut Duration, share: f64) {
         assert!(world.relay.wants_measure(world.now));
         world.relay.measured(world.now, *cpu);
         let now = world.now;
-        world.relay.end_of_turn(now, &mut world.wires);
+        world.relay.end_of_turn(now, &mut world.transport);
     }
 }
 
 #[test]
-fn too_much_to_do_sends_library_clients_away_a_few_at_a_time_and_never_plain_ones() {
+fn overload_sheds_library_clients_a_few_at_a_time_and_no_plain_ones() {
     let mut world = World::new(config());
     let plain = world.client(0, "10.9.0.2:1");
     let mut clients: Vec<Client> = (0..100).map(|number| Client::new(&mut world, number)).collect();
@@ -196,28 +197,28 @@ fn too_much_to_do_sends_library_clients_away_a_few_at_a_time_and_never_plain_one
     for _ in 0..12 {
         second(&mut world, &mut cpu, 0.3);
     }
-    // Some have just come.
+    // These clients are too young to be shed.
     clients.extend((100..110).map(|number| Client::new(&mut world, number)));
     while world.relay.poll_notice().is_some() {}
     let mut shed = Vec::new();
     for _ in 0..8 {
         second(&mut world, &mut cpu, 1.0);
         clients.iter_mut().for_each(|client| client.exchange(&mut world));
-        shed.push(clients.iter().filter(|client| !client.told.is_empty()).count());
+        shed.push(clients.iter().filter(|client| !client.drains.is_empty()).count());
     }
-    assert_eq!(shed[..3], [0, 0, 0], "a peak is no overload");
+    assert_eq!(shed[..3], [0, 0, 0], "a short peak is not an overload");
     assert!(shed.windows(2).all(|pair| pair[1] - pair[0] <= 4), "a few at a time: {shed:?}");
     assert!((9..=16).contains(&shed[7]), "{shed:?}");
-    assert!(clients.iter().all(|client| client.told.is_empty() || client.told == [10_000]), "once");
-    assert!(clients[100..].iter().all(|client| client.told.is_empty()), "they have just come");
-    assert!(!world.wires.line(plain).aborted && !world.wires.line(plain).finished);
+    assert!(clients.iter().all(|client| client.drains.is_empty() || client.drains == [10_000]), "once");
+    assert!(clients[100..].iter().all(|client| client.drains.is_empty()), "young clients stay");
+    assert!(!world.transport.record(plain).aborted && !world.transport.record(plain).finished);
     let status = world.relay.status();
     assert_eq!(status.services[0].counters.shed, shed[7] as u64);
     assert!(status.load.full && status.load.cpu > 950, "{:?}", status.load);
     let notice = std::iter::from_fn(|| world.relay.poll_notice()).find(|n| matches!(n, Notice::Shed { .. }));
     assert!(matches!(notice, Some(Notice::Shed { clients: 3, load_percent: 95.. })), "{notice:?}");
 
-    // It is over, and for a while nobody is to come back.
+    // After the overload, clients are not accepted again at once.
     second(&mut world, &mut cpu, 0.2);
     assert!(load(&mut world, None).full);
     for _ in 0..12 {
@@ -228,7 +229,7 @@ fn too_much_to_do_sends_library_clients_away_a_few_at_a_time_and_never_plain_one
 }
 
 #[test]
-fn shedding_can_be_off() {
+fn shedding_can_be_switched_off() {
     let mut config = config();
     config.load.shedding = None;
     let mut world = World::new(config);
@@ -238,12 +239,11 @@ fn shedding_can_be_off() {
         second(&mut world, &mut cpu, 1.0);
     }
     client.exchange(&mut world);
-    assert!(client.told.is_empty() && load(&mut world, None).takes_clients());
+    assert!(client.drains.is_empty() && load(&mut world, None).takes_clients());
 }
 
-/// Frames of a client that was sent away go on until it has gone.
 #[test]
-fn whoever_is_sent_away_is_served_until_it_goes() {
+fn a_client_that_was_shed_is_served_until_it_leaves() {
     let mut world = World::new(config());
     let mut client = Client::new(&mut world, 0);
     world.exchange();
@@ -253,9 +253,13 @@ fn whoever_is_sent_away_is_served_until_it_goes() {
         second(&mut world, &mut cpu, 1.0);
     }
     client.exchange(&mut world);
-    assert_eq!(client.told, [10_000]);
+    assert_eq!(client.drains, [10_000]);
     assert_eq!(client.link.compose(Id(1), b"get x"), 5);
     client.exchange(&mut world);
-    let heard = world.exchange();
-    assert!(heard.iter().any(|heard| matches!(heard, world::Heard::Data(_, bytes) if bytes == b"get x")));
+    let observed = world.exchange();
+    assert!(
+        observed
+            .iter()
+            .any(|observed| matches!(observed, world::Observed::Data(_, bytes) if bytes == b"get x"))
+    );
 }

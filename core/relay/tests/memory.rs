@@ -1,4 +1,4 @@
-//! When memory is short: who is paused, who is closed, and who is left alone.
+//! Memory pressure: which clients are paused and closed, and which are not affected.
 
 mod world;
 
@@ -12,7 +12,7 @@ use world::{World, config};
 const LIMIT: usize = 400_000;
 
 fn world() -> World {
-    // Windows are large from the beginning: few clients are enough to make memory short.
+    // Large initial windows let few clients exhaust the memory.
     World::new(Config { memory_bytes_max: LIMIT, first_window_bytes: 256 * 1024, ..config() })
 }
 
@@ -20,7 +20,7 @@ fn peer(number: u32) -> String {
     format!("10.9.0.1:{}", 5000 + number)
 }
 
-/// Clients 1.. in order; their ids at the server are the same.
+/// Opens `count` clients, whose ids at the server are 1, 2, ….
 fn clients(world: &mut World, count: u32) -> Vec<Conn> {
     let clients = (1..=count).map(|number| world.client(0, &peer(number))).collect();
     world.exchange();
@@ -34,12 +34,12 @@ fn reply(world: &mut World, id: u32, bytes: usize) {
 
 fn later(world: &mut World, time: Duration) {
     world.now = world.now + time;
-    world.relay.handle_timeout(world.now, &mut world.wires);
-    world.relay.end_of_turn(world.now, &mut world.wires);
+    world.relay.handle_timeout(world.now, &mut world.transport);
+    world.relay.end_of_turn(world.now, &mut world.transport);
 }
 
 fn aborted(world: &mut World, clients: &[Conn]) -> Vec<bool> {
-    clients.iter().map(|conn| world.wires.line(*conn).aborted).collect()
+    clients.iter().map(|conn| world.transport.record(*conn).aborted).collect()
 }
 
 fn closed(world: &mut World) -> Vec<(String, usize)> {
@@ -52,22 +52,22 @@ fn closed(world: &mut World) -> Vec<(String, usize)> {
 }
 
 #[test]
-fn the_one_that_holds_most_and_does_not_read_is_closed_and_nobody_else() {
+fn only_the_client_that_holds_most_and_does_not_read_is_closed() {
     let mut world = world();
     let all = clients(&mut world, 5);
-    for deaf in &all[..3] {
-        world.wires.line(*deaf).room = 0;
+    for stalled in &all[..3] {
+        world.transport.record(*stalled).room = 0;
     }
     reply(&mut world, 1, 50_000);
     reply(&mut world, 2, 200_000);
     world.now = world.now + Duration::from_millis(100);
     reply(&mut world, 3, 100_000);
-    assert_eq!(aborted(&mut world, &all), [false; 5], "that is just within the limit");
-    // The one whose bytes exceed it has read all the time; the one that sends holds nothing at all.
+    assert_eq!(aborted(&mut world, &all), [false; 5], "within the limit");
+    // Client 4, whose bytes exceed the limit, has read until now; client 5 holds nothing.
     reply(&mut world, 4, 200_000);
     world.data(all[4], b"get x\r\n");
-    world.wires.line(all[3]).room = 0;
-    world.wires.line(all[3]).sent.clear();
+    world.transport.record(all[3]).room = 0;
+    world.transport.record(all[3]).sent.clear();
     reply(&mut world, 4, 50_000);
     assert_eq!(aborted(&mut world, &all), [false, true, false, false, false]);
     let closed = closed(&mut world);
@@ -77,16 +77,16 @@ fn the_one_that_holds_most_and_does_not_read_is_closed_and_nobody_else() {
 }
 
 #[test]
-fn what_the_transport_has_queued_counts_too() {
+fn the_transports_queues_count_too() {
     let mut world = world();
     let all = clients(&mut world, 3);
-    for deaf in &all[..2] {
-        world.wires.line(*deaf).stuck = true;
+    for stalled in &all[..2] {
+        world.transport.record(*stalled).stuck = true;
     }
     reply(&mut world, 1, 220_000);
     world.now = world.now + Duration::from_millis(1);
     reply(&mut world, 2, 170_000);
-    assert_eq!(world.relay.buffered_bytes(), 0, "the transport took all of it");
+    assert_eq!(world.relay.buffered_bytes(), 0, "the transport has taken all bytes");
     assert_eq!(aborted(&mut world, &all), [false; 3]);
     reply(&mut world, 2, 20_000);
     world.data(all[2], b"get x\r\n");
@@ -94,57 +94,59 @@ fn what_the_transport_has_queued_counts_too() {
     assert!(world.relay.status().buffered_bytes <= LIMIT);
 }
 
-/// The bound is found to be exceeded when a turn begins, and that turn begins with a new client.
+/// A turn that begins with a new client finds the bound exceeded.
 #[test]
-fn a_client_that_comes_when_the_bound_is_exceeded_is_taken_and_the_largest_closed() {
+fn a_new_client_above_the_bound_is_accepted_and_the_largest_closed() {
     let mut world = world();
     let all = clients(&mut world, 2);
-    for deaf in &all {
-        world.wires.line(*deaf).stuck = true;
+    for stalled in &all {
+        world.transport.record(*stalled).stuck = true;
     }
     reply(&mut world, 1, 220_000);
     world.now = world.now + Duration::from_millis(1);
-    // One turn without an event after it.
+    // The bytes are queued in this turn and counted at the beginning of the next.
     assert_eq!(world.server.compose(Id(2), &[b'v'; 200_000]), 200_000);
     let batch = world.server.flush(world.now).unwrap();
     let now = world.now;
-    world.relay.handle(now, world.link, Event::Data { end: 0, bytes: batch.as_slice() }, &mut world.wires);
-    world.relay.end_of_turn(now, &mut world.wires);
+    world.relay.handle(
+        now,
+        world.link,
+        Event::Data { end: 0, bytes: batch.as_slice() },
+        &mut world.transport,
+    );
+    world.relay.end_of_turn(now, &mut world.transport);
     assert_eq!(aborted(&mut world, &all), [false; 2]);
-    let newcomer = world.client(0, &peer(9));
-    assert!(!world.wires.line(newcomer).aborted);
+    let new_client = world.client(0, &peer(9));
+    assert!(!world.transport.record(new_client).aborted);
     assert_eq!(aborted(&mut world, &all), [true, false]);
 }
 
 #[test]
-fn who_does_not_read_is_paused_first_and_goes_on_when_there_is_room() {
+fn clients_that_do_not_read_are_paused_first_and_then_resumed() {
     let mut world = world();
     let all = clients(&mut world, 3);
-    let (deaf, other) = (all[0], all[2]);
-    world.wires.line(deaf).room = 0;
-    world.wires.line(all[1]).room = 0;
+    let (stalled, other) = (all[0], all[2]);
+    world.transport.record(stalled).room = 0;
+    world.transport.record(all[1]).room = 0;
     reply(&mut world, 1, 150_000);
     reply(&mut world, 2, 200_000);
     assert!(world.relay.status().memory_is_scarce);
-    let granted = |world: &mut World, conn: Conn| world.wires.line(conn).granted;
-    let before = granted(&mut world, deaf);
-    for conn in [deaf, other] {
+    let granted = |world: &mut World, conn: Conn| world.transport.record(conn).granted;
+    let before = granted(&mut world, stalled);
+    for conn in [stalled, other] {
         world.data(conn, &[b'r'; 40_000]);
         world.exchange();
     }
-    assert_eq!(granted(&mut world, deaf), before, "its requests are not read");
+    assert_eq!(granted(&mut world, stalled), before, "the paused client's requests are not read");
     world.data(other, &[b'r'; 24_000]);
     world.exchange();
-    assert!(granted(&mut world, other) > 64 * 1024, "it has read everything");
-    assert!(
-        granted(&mut world, other) <= 64 * 1024 + 4 * 1024,
-        "and is granted little while memory is scarce"
-    );
+    assert!(granted(&mut world, other) > 64 * 1024, "a client that reads is granted more");
+    assert!(granted(&mut world, other) <= 64 * 1024 + 4 * 1024, "grants are small while memory is scarce");
     assert_eq!(world.relay.status().paused, 1);
-    // The other one that does not read goes by itself: there is enough again.
+    // The other client that does not read leaves, and memory is sufficient again.
     world.event(all[1], Event::Lost(spillway_transport::LostReason::Reset));
     assert!(!world.relay.status().memory_is_scarce);
-    assert!(granted(&mut world, deaf) > before, "it is read again");
+    assert!(granted(&mut world, stalled) > before, "the paused client is read again");
     assert_eq!(aborted(&mut world, &all), [false; 3]);
     let notices: Vec<Notice> = std::iter::from_fn(|| world.relay.poll_notice()).collect();
     assert!(
@@ -159,73 +161,72 @@ fn who_does_not_read_is_paused_first_and_goes_on_when_there_is_room() {
 fn a_paused_client_that_reads_everything_is_read_again() {
     let mut world = world();
     let all = clients(&mut world, 2);
-    for deaf in &all {
-        world.wires.line(*deaf).room = 0;
+    for stalled in &all {
+        world.transport.record(*stalled).room = 0;
     }
     reply(&mut world, 1, 100_000);
     reply(&mut world, 2, 240_000);
     world.data(all[0], &[b'r'; 64 * 1024]);
     world.exchange();
-    let before = world.wires.line(all[0]).granted;
-    world.wires.line(all[0]).room = 1 << 20;
+    let before = world.transport.record(all[0]).granted;
+    world.transport.record(all[0]).room = 1 << 20;
     world.event(all[0], Event::Room);
-    assert!(world.wires.line(all[0]).granted > before);
+    assert!(world.transport.record(all[0]).granted > before);
 }
 
 #[test]
-fn never_readers_are_closed_while_memory_is_scarce_and_the_door_stays_open() {
+fn clients_that_never_read_are_closed_while_memory_is_scarce_and_new_ones_accepted() {
     let mut world = world();
     let all = clients(&mut world, 3);
-    for (deaf, bytes) in [(1, 20_000), (2, 200_000), (3, 120_000)] {
-        world.wires.line(all[deaf as usize - 1]).room = 0;
-        reply(&mut world, deaf, bytes);
+    for (stalled, bytes) in [(1, 20_000), (2, 200_000), (3, 120_000)] {
+        world.transport.record(all[stalled as usize - 1]).room = 0;
+        reply(&mut world, stalled, bytes);
     }
     assert!(world.relay.status().memory_is_scarce);
-    let newcomer = world.client(0, &peer(9));
-    assert!(!world.wires.line(newcomer).aborted, "it holds nothing");
+    let new_client = world.client(0, &peer(9));
+    assert!(!world.transport.record(new_client).aborted, "new clients are accepted while memory is scarce");
     for _ in 0..9 {
         later(&mut world, Duration::from_secs(1));
     }
     assert_eq!(aborted(&mut world, &all), [false; 3]);
     later(&mut world, Duration::from_secs(2));
-    assert_eq!(aborted(&mut world, &all), [false, true, false], "the largest is enough");
+    assert_eq!(aborted(&mut world, &all), [false, true, false], "closing the largest client frees enough");
     assert!(!world.relay.status().memory_is_scarce);
-    assert_eq!(world.relay.poll_timeout(), None, "nothing is looked for while there is enough");
+    assert_eq!(world.relay.poll_timeout(), None, "no scan while memory is sufficient");
 }
 
 #[test]
 fn a_lower_limit_closes_the_largest_and_no_active_client() {
     let mut world = world();
     let all = clients(&mut world, 4);
-    for (deaf, bytes) in [(1, 50_000), (2, 130_000), (3, 80_000)] {
-        world.wires.line(all[deaf as usize - 1]).room = 0;
-        reply(&mut world, deaf, bytes);
+    for (stalled, bytes) in [(1, 50_000), (2, 130_000), (3, 80_000)] {
+        world.transport.record(all[stalled as usize - 1]).room = 0;
+        reply(&mut world, stalled, bytes);
     }
     world.now = world.now + Duration::from_millis(1);
     let lower = Config { memory_bytes_max: 200_000, first_window_bytes: 256 * 1024, ..config() };
-    world.relay.reconfigure(world.now, lower, Duration::from_secs(9), &mut world.wires).unwrap();
+    world.relay.reconfigure(world.now, lower, Duration::from_secs(9), &mut world.transport).unwrap();
     assert_eq!(aborted(&mut world, &all), [false, true, false, false]);
     world.data(all[3], b"get x\r\n");
     world.exchange();
     assert_eq!(aborted(&mut world, &all), [false, true, false, false]);
 }
 
-/// The bytes of requests that a server's link does not take are somebody's, and bounded.
 #[test]
-fn requests_behind_a_link_that_is_stuck_are_within_the_bound() {
+fn requests_behind_a_stalled_link_are_within_the_bound() {
     let mut base = config();
     base.services[0].limits = Limits { pending_bytes_max: 4 << 20, ..Limits::default() };
     let mut world = World::new(Config { memory_bytes_max: 2 << 20, ..base });
     let all: Vec<Conn> = (1..=200).map(|number| world.client(0, &peer(number))).collect();
     world.exchange();
-    world.wires.line(world.link).room = 0;
+    world.transport.record(world.link).room = 0;
     for client in &all {
-        let granted = world.wires.line(*client).granted as usize;
+        let granted = world.transport.record(*client).granted as usize;
         world.data(*client, &vec![b'r'; granted]);
         let held = world.relay.status().buffered_bytes;
         assert!(held <= 2 << 20, "{held}");
     }
-    world.wires.line(world.link).room = 1 << 30;
+    world.transport.record(world.link).room = 1 << 30;
     world.event(world.link, Event::Room);
     while !world.exchange().is_empty() {
         later(&mut world, Duration::from_millis(1));
@@ -233,19 +234,19 @@ fn requests_behind_a_link_that_is_stuck_are_within_the_bound() {
     assert_eq!(world.relay.buffered_bytes(), 0);
 }
 
-/// What the transport holds is looked at when a turn begins, and there may be no other turn for long.
+/// The transport's queues are measured at the beginning of a turn, and the next turn may begin much later.
 #[test]
-fn a_connection_that_is_lost_within_a_turn_holds_nothing_after_it() {
+fn a_connection_lost_within_a_turn_is_not_counted_after_it() {
     let mut world = world();
     let all = clients(&mut world, 2);
-    world.wires.line(all[0]).stuck = true;
+    world.transport.record(all[0]).stuck = true;
     reply(&mut world, 1, 50_000);
     later(&mut world, Duration::from_millis(1));
     assert_eq!(world.relay.status().buffered_bytes, 50_000);
     let now = world.now;
-    world.relay.handle(now, all[1], Event::Data { end: 5, bytes: b"get x" }, &mut world.wires);
-    world.wires.line(all[0]).aborted = true;
-    world.relay.handle(now, all[0], Event::Lost(LostReason::Reset), &mut world.wires);
-    world.relay.end_of_turn(now, &mut world.wires);
+    world.relay.handle(now, all[1], Event::Data { end: 5, bytes: b"get x" }, &mut world.transport);
+    world.transport.record(all[0]).aborted = true;
+    world.relay.handle(now, all[0], Event::Lost(LostReason::Reset), &mut world.transport);
+    world.relay.end_of_turn(now, &mut world.transport);
     assert_eq!(world.relay.status().buffered_bytes, 0);
 }

@@ -1,4 +1,4 @@
-//! Plain clients, step by step.
+//! Plain clients.
 
 mod world;
 
@@ -7,7 +7,7 @@ use core::time::Duration;
 use spillway_batch::{CloseReason, Id, Limits, RefuseReason, Scratch};
 use spillway_relay::{Config, LinkDown, LinkState, Notice, Refusal, ServiceConfig};
 use spillway_transport::{Application, Event, HostLimit, LostReason, Time};
-use world::{Heard, World, config};
+use world::{Observed, World, config};
 
 const CLIENT: &str = "10.9.0.1:5000";
 
@@ -20,17 +20,20 @@ fn a_request_and_its_reply() {
     let mut world = World::new(config());
     let client = world.client(0, CLIENT);
     assert_eq!(
-        world.wires.line(client).granted,
+        world.transport.record(client).granted,
         64 * 1024,
-        "no more than a stalled link could leave with us"
+        "at most what the relay can buffer when the link stalls"
     );
     world.data(client, b"get x\r\n");
-    let heard = world.exchange();
-    assert_eq!(heard, [Heard::Connect(1, CLIENT.parse().unwrap()), Heard::Data(1, b"get x\r\n".to_vec())]);
+    let observed = world.exchange();
+    assert_eq!(
+        observed,
+        [Observed::Connect(1, CLIENT.parse().unwrap()), Observed::Data(1, b"get x\r\n".to_vec())]
+    );
     world.server.accept(Id(1));
     assert_eq!(world.server.compose(Id(1), b"END\r\n"), 5);
     world.exchange();
-    assert_eq!(world.wires.take(client), b"END\r\n");
+    assert_eq!(world.transport.take(client), b"END\r\n");
     let status = world.relay.status();
     assert_eq!((status.clients, status.services[0].raw_clients), (1, 1));
     assert_eq!(status.services[0].traffic.messages_sent, 1);
@@ -45,13 +48,13 @@ fn messages_of_one_turn_share_a_batch() {
     let before = world.relay.status().services[0].traffic;
     for client in clients {
         let event = Event::Data { end: 0, bytes: b"get x\r\n" };
-        world.relay.handle(world.now, client, event, &mut world.wires);
+        world.relay.handle(world.now, client, event, &mut world.transport);
     }
-    world.relay.end_of_turn(world.now, &mut world.wires);
+    world.relay.end_of_turn(world.now, &mut world.transport);
     let after = world.relay.status().services[0].traffic;
     assert_eq!(after.batches_sent - before.batches_sent, 1);
     assert_eq!(after.messages_sent - before.messages_sent, 10);
-    // One record: its sealed length, and its tag.
+    // One record, with a sealed length and a tag.
     assert_eq!(after.bytes_sent - before.bytes_sent, 10 * (7 + 7) + 18 + 16);
 }
 
@@ -61,15 +64,15 @@ fn both_ends_finish_and_the_id_is_free() {
     let client = world.client(0, CLIENT);
     world.data(client, b"quit");
     world.event(client, Event::Finished);
-    let heard = world.exchange();
-    assert_eq!(heard[2..], [Heard::Finished(1)]);
+    let observed = world.exchange();
+    assert_eq!(observed[2..], [Observed::Finished(1)]);
     world.server.compose(Id(1), b"bye");
     world.server.finish(Id(1));
     world.exchange();
-    assert_eq!(world.wires.take(client), b"bye");
-    assert!(world.wires.line(client).finished);
+    assert_eq!(world.transport.take(client), b"bye");
+    assert!(world.transport.record(client).finished);
     world.event(client, Event::Lost(LostReason::Closed));
-    assert_eq!(world.exchange(), [Heard::Closed(1, CloseReason::Normal)]);
+    assert_eq!(world.exchange(), [Observed::Closed(1, CloseReason::Normal)]);
     world.server.close(Id(1), CloseReason::Normal);
     world.exchange();
     let status = world.relay.status();
@@ -82,33 +85,33 @@ fn a_close_by_the_server_delivers_what_is_left() {
     let mut world = World::new(config());
     let client = world.client(0, CLIENT);
     world.exchange();
-    world.wires.line(client).room = 4;
+    world.transport.record(client).room = 4;
     world.server.compose(Id(1), b"0123456789");
     world.server.close(Id(1), CloseReason::Normal);
     world.exchange();
     assert_eq!(world.server.connections(), 0, "the relay has answered the close");
     assert_eq!(world.relay.client_statuses(None, 1).0[0].buffered, 6);
-    assert_eq!(world.relay.buffered_bytes(), 256, "the smallest piece");
-    assert!(!world.wires.line(client).finished);
-    assert_eq!(world.wires.take(client), b"0123");
-    world.wires.line(client).room = 100;
+    assert_eq!(world.relay.buffered_bytes(), 256, "one piece of a backlog");
+    assert!(!world.transport.record(client).finished);
+    assert_eq!(world.transport.take(client), b"0123");
+    world.transport.record(client).room = 100;
     world.event(client, Event::Room);
-    assert!(world.wires.line(client).finished);
+    assert!(world.transport.record(client).finished);
     assert_eq!(world.relay.buffered_bytes(), 0);
     world.data(client, b"too late");
-    assert!(!world.wires.line(client).aborted, "what it got may still be under way");
-    // It takes what it gets and never closes.
-    assert_eq!(world.wires.take(client), b"456789");
+    assert!(!world.transport.record(client).aborted, "the last replies may still be in flight");
+    // The client reads everything and never closes.
+    assert_eq!(world.transport.take(client), b"456789");
     world.now = world.now + Duration::from_secs(10);
     assert!(world.relay.poll_timeout().is_some_and(|at| at <= world.now));
-    world.relay.handle_timeout(world.now, &mut world.wires);
-    assert!(world.wires.line(client).aborted);
+    world.relay.handle_timeout(world.now, &mut world.transport);
+    assert!(world.transport.record(client).aborted);
     assert_eq!(world.relay.clients(), 0);
 }
 
-/// As a kernel answers who writes to a closed connection: one that only writes would notice nothing else.
+/// A kernel answers data on a closed connection with a reset, and a client that only writes notices nothing else.
 #[test]
-fn who_writes_after_the_server_s_close_is_reset_once_everything_has_arrived() {
+fn data_after_the_servers_close_is_reset_once_all_replies_arrived() {
     for early in [true, false] {
         let mut world = World::new(config());
         let client = world.client(0, CLIENT);
@@ -116,54 +119,54 @@ fn who_writes_after_the_server_s_close_is_reset_once_everything_has_arrived() {
         world.server.compose(Id(1), b"+OK\r\n");
         world.server.close(Id(1), CloseReason::Normal);
         world.exchange();
-        assert!(world.wires.line(client).finished && world.wires.line(client).watched);
+        assert!(world.transport.record(client).finished && world.transport.record(client).watched);
         if early {
-            world.data(client, b"written before it heard of the close");
-            assert!(!world.wires.line(client).aborted, "a reset could overtake the last reply");
+            world.data(client, b"written before the last reply arrived");
+            assert!(!world.transport.record(client).aborted, "a reset could overtake the last reply");
             world.event(client, Event::Acknowledged { through: 4 });
-            assert!(!world.wires.line(client).aborted);
+            assert!(!world.transport.record(client).aborted);
             world.event(client, Event::Acknowledged { through: 5 });
         } else {
             world.event(client, Event::Acknowledged { through: 5 });
-            assert!(!world.wires.line(client).aborted, "it has done nothing wrong");
+            assert!(!world.transport.record(client).aborted, "the client has sent nothing after the close");
             world.data(client, b"written after it");
         }
-        assert!(world.wires.line(client).aborted);
+        assert!(world.transport.record(client).aborted);
         assert_eq!(world.relay.clients(), 0);
     }
 }
 
 #[test]
-fn one_whose_grant_is_used_up_is_still_heard_after_the_close() {
+fn a_client_without_a_grant_is_reset_too_when_it_writes_after_the_close() {
     let mut world = World::with_server(config(), Limits { window_bytes: 5, ..Limits::default() });
     let client = world.client(0, CLIENT);
     world.data(client, b"12345");
     world.exchange();
-    assert_eq!(world.wires.line(client).granted, 5);
+    assert_eq!(world.transport.record(client).granted, 5);
     world.server.close(Id(1), CloseReason::Normal);
     world.exchange();
-    assert_eq!(world.wires.line(client).granted, 6);
+    assert_eq!(world.transport.record(client).granted, 6);
     world.data(client, b"6");
-    assert!(world.wires.line(client).aborted);
+    assert!(world.transport.record(client).aborted);
 }
 
-/// What the host has taken may be far from the client: its TCP's acknowledgements tell.
+/// Progress is measured by the client's acknowledgements, because the host may buffer bytes for a long time.
 #[test]
-fn a_slow_client_may_take_its_time_after_the_servers_close() {
+fn a_slow_client_may_linger_while_it_makes_progress() {
     let mut world = World::new(config());
     let client = world.client(0, CLIENT);
     world.exchange();
     world.server.compose(Id(1), &[1; 10_000]);
     world.server.close(Id(1), CloseReason::Normal);
     world.exchange();
-    assert!(world.wires.line(client).finished && world.wires.line(client).watched);
+    assert!(world.transport.record(client).finished && world.transport.record(client).watched);
     for through in [1000, 2000, 10_000, 10_000] {
-        assert!(!world.wires.line(client).aborted);
+        assert!(!world.transport.record(client).aborted);
         world.event(client, Event::Acknowledged { through });
         world.now = world.now + Duration::from_secs(10);
-        world.relay.handle_timeout(world.now, &mut world.wires);
+        world.relay.handle_timeout(world.now, &mut world.transport);
     }
-    assert!(world.wires.line(client).aborted, "no progress in a whole period");
+    assert!(world.transport.record(client).aborted, "no progress in a whole period");
 }
 
 #[test]
@@ -173,22 +176,22 @@ fn a_reset_by_either_end_resets_the_other() {
     world.exchange();
     world.server.close(Id(1), CloseReason::Reset);
     world.exchange();
-    assert!(world.wires.line(first).aborted && !world.wires.line(second).aborted);
+    assert!(world.transport.record(first).aborted && !world.transport.record(second).aborted);
     world.event(second, Event::Lost(LostReason::Reset));
-    assert_eq!(world.exchange(), [Heard::Closed(2, CloseReason::Reset)]);
+    assert_eq!(world.exchange(), [Observed::Closed(2, CloseReason::Reset)]);
     world.server.close(Id(2), CloseReason::Reset);
     world.exchange();
     assert_eq!((world.relay.clients(), world.server.connections()), (0, 0));
 }
 
 #[test]
-fn a_refusal_resets_the_client_and_says_why() {
+fn a_refusal_resets_the_client_with_a_notice() {
     let mut world = World::new(config());
     let client = world.client(0, CLIENT);
     world.exchange();
     world.server.refuse(Id(1), RefuseReason::Full);
     world.exchange();
-    assert!(world.wires.line(client).aborted);
+    assert!(world.transport.record(client).aborted);
     let why = Refusal::Server(RefuseReason::Full);
     let expected = Notice::ClientRefused { service: 0, client: CLIENT.parse().unwrap(), why };
     assert_eq!(notices(&mut world).last(), Some(&expected));
@@ -196,17 +199,17 @@ fn a_refusal_resets_the_client_and_says_why() {
 }
 
 #[test]
-fn clients_are_taken_by_address_and_number() {
+fn clients_are_admitted_by_address_and_number() {
     let mut world = World::new(Config { clients_max: 1, ..config() });
     let foreign = world.client(0, "8.8.8.8:1");
-    assert!(world.wires.line(foreign).aborted);
+    assert!(world.transport.record(foreign).aborted);
     let mapped = world.client(0, "[::ffff:10.9.0.1]:7");
-    assert!(!world.wires.line(mapped).aborted);
+    assert!(!world.transport.record(mapped).aborted);
     let third = world.client(0, CLIENT);
-    assert!(world.wires.line(third).aborted);
+    assert!(world.transport.record(third).aborted);
     let refused = world.relay.status().services[0].counters.refused;
     assert_eq!((refused.address, refused.clients_max, refused.total()), (1, 1, 2));
-    assert_eq!(world.exchange(), [Heard::Connect(1, "10.9.0.1:7".parse().unwrap())]);
+    assert_eq!(world.exchange(), [Observed::Connect(1, "10.9.0.1:7".parse().unwrap())]);
 }
 
 #[test]
@@ -219,68 +222,65 @@ fn clients_that_the_host_refuses_are_counted_for_their_service() {
     }
     let refused = world.relay.status().services[0].counters.refused;
     assert_eq!((refused.connection_table, refused.descriptors, refused.host_memory), (1, 40, 2));
-    assert_eq!(refused.total(), 43, "nobody is counted who came in at no service");
+    assert_eq!(refused.total(), 43, "an unused listener is not counted");
 }
 
-/// The server's credit bounds what a client is granted; credit that comes opens it again.
 #[test]
 fn grants_follow_the_servers_credit() {
     let limits = Limits { window_bytes: 1000, ..Limits::default() };
     let mut world = World::with_server(config(), limits);
     let client = world.client(0, CLIENT);
-    assert_eq!(world.wires.line(client).granted, 1000);
+    assert_eq!(world.transport.record(client).granted, 1000);
     world.data(client, &[b'x'; 600]);
     world.data(client, &[b'x'; 400]);
     world.exchange();
-    assert_eq!(world.wires.line(client).granted, 1000, "credit is used up");
+    assert_eq!(world.transport.record(client).granted, 1000, "credit is used up");
     world.server.consumed(Id(1), 700).unwrap();
     world.exchange();
-    assert_eq!(world.wires.line(client).granted, 1700);
+    assert_eq!(world.transport.record(client).granted, 1700);
     world.data(client, &[b'x'; 700]);
     assert_eq!(world.exchange().len(), 1);
 }
 
-/// A link that takes nothing: the client's grant is used up and not renewed, and all is delivered in the end.
 #[test]
 fn a_stalled_link_stops_grants_and_loses_nothing() {
     let mut world = World::with_server(config(), Limits { window_bytes: 1 << 20, ..Limits::default() });
     let client = world.client(0, CLIENT);
     world.exchange();
-    world.wires.line(world.link).room = 10;
+    world.transport.record(world.link).room = 10;
     let mut sent = Vec::new();
     for piece in 0..16_u8 {
         let bytes = vec![piece; 4096];
         world.data(client, &bytes);
         sent.extend(bytes);
     }
-    assert_eq!(world.wires.line(client).granted, 64 * 1024, "no grant while the link is stalled");
-    let mut got = Vec::new();
+    assert_eq!(world.transport.record(client).granted, 64 * 1024, "no grant while the link is stalled");
+    let mut received = Vec::new();
     for _ in 0..100 {
-        for heard in world.exchange() {
-            if let Heard::Data(1, bytes) = heard {
-                got.extend(bytes);
+        for observed in world.exchange() {
+            if let Observed::Data(1, bytes) = observed {
+                received.extend(bytes);
             }
         }
-        world.wires.line(world.link).room = 5000;
+        world.transport.record(world.link).room = 5000;
         world.event(world.link, Event::Room);
     }
-    assert_eq!(got, sent);
-    assert_eq!(world.wires.line(client).granted, 128 * 1024);
+    assert_eq!(received, sent);
+    assert_eq!(world.transport.record(client).granted, 128 * 1024);
 }
 
-/// A plain client that does not read is bounded by its window and harms nobody.
 #[test]
 fn a_client_that_does_not_read_is_bounded_by_its_window() {
     let mut world = World::new(Config { first_window_bytes: u32::MAX, ..config() });
-    let (deaf, other) = (world.client(0, CLIENT), world.client(0, "10.9.0.1:5001"));
+    let (stalled, other) = (world.client(0, CLIENT), world.client(0, "10.9.0.1:5001"));
     world.exchange();
-    world.wires.line(deaf).room = 0;
+    world.transport.record(stalled).room = 0;
     let window = Limits::default().window_bytes as usize;
     let mut taken = 0;
     loop {
-        let part = world.server.compose(Id(1), &vec![b'v'; window]);
-        taken += part;
-        if part == 0 {
+        let more = world.server.compose(Id(1), &vec![b'v'; window]);
+        taken += more;
+        if more == 0 {
             break;
         }
         world.exchange();
@@ -289,23 +289,23 @@ fn a_client_that_does_not_read_is_bounded_by_its_window() {
     assert!((window..window + (16 << 10)).contains(&world.relay.buffered_bytes()));
     world.server.compose(Id(2), b"END\r\n");
     world.exchange();
-    assert_eq!(world.wires.take(other), b"END\r\n");
-    world.wires.line(deaf).room = window;
-    world.event(deaf, Event::Room);
+    assert_eq!(world.transport.take(other), b"END\r\n");
+    world.transport.record(stalled).room = window;
+    world.event(stalled, Event::Room);
     world.exchange();
     assert_eq!(world.relay.buffered_bytes(), 0);
     assert!(world.server.compose(Id(1), b"more") == 4, "credit came back");
 }
 
 #[test]
-fn a_lost_link_resets_its_clients_and_comes_back() {
+fn a_lost_link_resets_its_clients_and_is_opened_again() {
     let mut world = World::new(config());
     let client = world.client(0, CLIENT);
     world.exchange();
     notices(&mut world);
     world.event(world.link, Event::Lost(LostReason::Reset));
-    assert!(world.wires.line(client).aborted);
-    assert!(!world.wires.listening[&0]);
+    assert!(world.transport.record(client).aborted);
+    assert!(!world.transport.listening[&0]);
     let Some(Notice::LinkDown {
         why: LinkDown::Lost(LostReason::Reset),
         clients: 1,
@@ -313,15 +313,15 @@ fn a_lost_link_resets_its_clients_and_comes_back() {
         ..
     }) = world.relay.poll_notice()
     else {
-        panic!("the loss is told");
+        panic!("a notice of the loss");
     };
     assert_eq!(world.relay.poll_timeout(), Some(world.now + retry_in));
     assert!(retry_in >= Duration::from_millis(25) && retry_in <= Duration::from_millis(50));
     let late = world.client(0, "10.9.0.1:5001");
-    assert!(world.wires.line(late).aborted, "it came in before the listener closed");
+    assert!(world.transport.record(late).aborted, "accepted by the host before the listener closed");
     world.link_comes_up(Limits::default());
     let client = world.client(0, CLIENT);
-    assert!(!world.wires.line(client).aborted);
+    assert!(!world.transport.record(client).aborted);
     let counters = world.relay.status().services[0].counters;
     assert_eq!((counters.links_up, counters.links_lost, counters.lost_with_link), (2, 1, 1));
 }
@@ -330,27 +330,27 @@ fn a_lost_link_resets_its_clients_and_comes_back() {
 fn a_server_that_does_not_answer_is_tried_again() {
     let mut world = World::new(config());
     world.event(world.link, Event::Finished);
-    assert!(world.wires.line(world.link).aborted, "a link has no half");
+    assert!(world.transport.record(world.link).aborted, "a link ends when the server finishes its stream");
     world.now = world.relay.poll_timeout().unwrap();
-    world.relay.handle_timeout(world.now, &mut world.wires);
-    let (first, _) = world.wires.connects.remove(0);
+    world.relay.handle_timeout(world.now, &mut world.transport);
+    let (first, _) = world.transport.connects.remove(0);
     world.now = world.relay.poll_timeout().unwrap();
-    world.relay.handle_timeout(world.now, &mut world.wires);
-    assert!(world.wires.line(first).aborted, "the connect timeout");
+    world.relay.handle_timeout(world.now, &mut world.transport);
+    assert!(world.transport.record(first).aborted, "the connect timeout");
     world.now = world.relay.poll_timeout().unwrap();
-    world.relay.handle_timeout(world.now, &mut world.wires);
-    let (second, peer) = world.wires.connects.remove(0);
+    world.relay.handle_timeout(world.now, &mut world.transport);
+    let (second, peer) = world.transport.connects.remove(0);
     world.event(second, Event::Opened { peer, listener: None });
     world.data(
         second,
         b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\nServer: none\r\n\r\n",
     );
-    assert!(world.wires.line(second).aborted, "this is no link");
-    let told: Vec<LinkDown> = notices(&mut world)
+    assert!(world.transport.record(second).aborted, "the bytes are not of the link protocol");
+    let failures: Vec<LinkDown> = notices(&mut world)
         .iter()
         .filter_map(|notice| if let Notice::LinkDown { why, .. } = notice { Some(*why) } else { None })
         .collect();
-    assert!(matches!(told[..], [LinkDown::ClosedByServer, LinkDown::ConnectTimeout, LinkDown::Link(_)]));
+    assert!(matches!(failures[..], [LinkDown::ClosedByServer, LinkDown::ConnectTimeout, LinkDown::Link(_)]));
 }
 
 #[test]
@@ -367,18 +367,18 @@ fn two_links_share_the_clients() {
         world.relay.status().services[0].links.iter().map(|link| link.connections).collect();
     assert_eq!(connections, [2, 2]);
     world.event(first, Event::Lost(LostReason::TimedOut));
-    assert!(world.wires.listening[&0], "one link is left");
+    assert!(world.transport.listening[&0], "one link is left");
     assert_eq!(world.relay.clients(), 2);
 }
 
 #[test]
-fn a_drain_ends_when_the_clients_are_gone_or_its_time_is_up() {
+fn a_drain_ends_with_the_last_client_or_at_its_deadline() {
     for leave in [true, false] {
         let mut world = World::new(config());
         let client = world.client(0, CLIENT);
         world.exchange();
-        world.relay.drain(world.now, Duration::from_secs(30), &mut world.wires);
-        assert!(!world.wires.listening[&0]);
+        world.relay.drain(world.now, Duration::from_secs(30), &mut world.transport);
+        assert!(!world.transport.listening[&0]);
         assert!(world.relay.is_draining() && !world.relay.is_drained());
         world.data(client, b"still served");
         assert_eq!(world.exchange().len(), 1);
@@ -387,15 +387,15 @@ fn a_drain_ends_when_the_clients_are_gone_or_its_time_is_up() {
         } else {
             assert_eq!(world.relay.poll_timeout(), Some(world.now + Duration::from_secs(30)));
             world.now = world.now + Duration::from_secs(30);
-            world.relay.handle_timeout(world.now, &mut world.wires);
-            world.relay.end_of_turn(world.now, &mut world.wires);
-            assert!(world.wires.line(client).aborted);
+            world.relay.handle_timeout(world.now, &mut world.transport);
+            world.relay.end_of_turn(world.now, &mut world.transport);
+            assert!(world.transport.record(client).aborted);
         }
-        assert!(world.relay.is_drained() && world.wires.line(world.link).finished);
-        let last = world.wires.take(world.link);
+        assert!(world.relay.is_drained() && world.transport.record(world.link).finished);
+        let last = world.transport.take(world.link);
         let mut scratch = Scratch::new();
         let mut input = world.server.unseal(world.now, &last, &mut scratch);
-        assert!(world.server.decompose(world.now, &mut input).unwrap().is_some(), "the close is told");
+        assert!(world.server.decompose(world.now, &mut input).unwrap().is_some(), "the close was sent");
         assert_eq!(world.relay.poll_timeout(), None);
     }
 }
@@ -407,12 +407,12 @@ fn the_first_timeout_is_due_at_once() {
 }
 
 #[test]
-fn what_a_client_s_tcp_acknowledges_is_passed_on_where_that_is_wanted() {
+fn acknowledgements_are_forwarded_if_the_service_keeps_replies() {
     let base = config();
     let service = ServiceConfig { acknowledges_replies: true, ..base.services[0].clone() };
     let mut world = World::new(Config::new(vec![service]));
     let client = world.client(0, CLIENT);
-    assert!(world.wires.line(client).watched);
+    assert!(world.transport.record(client).watched);
     world.exchange();
     let kept = |world: &World| {
         let all = world.server.unacknowledged(Id(1)).unwrap();
@@ -422,22 +422,22 @@ fn what_a_client_s_tcp_acknowledges_is_passed_on_where_that_is_wanted() {
     world.server.accept(Id(1));
     world.server.compose(Id(1), b"first second");
     world.exchange();
-    assert_eq!(kept(&world), (0, b"first second".to_vec()), "the host has it, the client has not");
+    assert_eq!(kept(&world), (0, b"first second".to_vec()), "the client has not acknowledged the reply");
     for (through, left) in [(6, "second"), (12, "")] {
         world.event(client, Event::Acknowledged { through });
-        // Little at a time is told within 20 ms.
+        // Small acknowledgements are forwarded within 20 ms.
         world.now = world.now + Duration::from_millis(20);
-        world.relay.handle_timeout(world.now, &mut world.wires);
-        world.relay.end_of_turn(world.now, &mut world.wires);
+        world.relay.handle_timeout(world.now, &mut world.transport);
+        world.relay.end_of_turn(world.now, &mut world.transport);
         world.exchange();
         assert_eq!(kept(&world), (through, left.as_bytes().to_vec()));
     }
 }
 
 #[test]
-fn nobody_watches_acknowledgements_otherwise() {
+fn acknowledgements_are_not_watched_by_default() {
     let mut world = World::new(config());
     let client = world.client(0, CLIENT);
     world.exchange();
-    assert!(!world.wires.line(client).watched && world.server.unacknowledged(Id(1)).is_none());
+    assert!(!world.transport.record(client).watched && world.server.unacknowledged(Id(1)).is_none());
 }

@@ -1,4 +1,4 @@
-//! Other settings for a running relay, step by step: what goes on undisturbed, and what ends when.
+//! Reconfiguration of a running relay.
 
 mod world;
 
@@ -12,14 +12,14 @@ use spillway_batch::{
 };
 use spillway_relay::{Config, ConfigError, Drained, LinkState, Notice, ServiceConfig};
 use spillway_transport::{Application, Event, LostReason, Time};
-use world::{Heard, SERVER, World, client_key, config, helper_key};
+use world::{Observed, SERVER, World, client_key, config, helper_key};
 
 const CLIENT: &str = "10.9.0.1:5000";
 const WITHIN: Duration = Duration::from_secs(30);
 
 fn change(world: &mut World, config: Config) -> Result<(), ConfigError> {
-    let changed = world.relay.reconfigure(world.now, config, WITHIN, &mut world.wires);
-    world.relay.end_of_turn(world.now, &mut world.wires);
+    let changed = world.relay.reconfigure(world.now, config, WITHIN, &mut world.transport);
+    world.relay.end_of_turn(world.now, &mut world.transport);
     changed
 }
 
@@ -34,11 +34,11 @@ fn notices(world: &mut World) -> Vec<Notice> {
 }
 
 fn turn(world: &mut World) {
-    world.relay.handle_timeout(world.now, &mut world.wires);
-    world.relay.end_of_turn(world.now, &mut world.wires);
+    world.relay.handle_timeout(world.now, &mut world.transport);
+    world.relay.end_of_turn(world.now, &mut world.transport);
 }
 
-/// The relay's end of a new link, and a server's that accepts these keys.
+/// The server's end of a link, which accepts these keys.
 fn server_with(now: Time, keys: &[Key]) -> ServerLink {
     let mut ring = KeyRing::new();
     keys.iter().for_each(|key| ring.accept(Role::Helper, key.clone()));
@@ -52,10 +52,10 @@ fn server_with(now: Time, keys: &[Key]) -> ServerLink {
     ServerLink::new(Arc::new(config), now, peer, local, Fresh::from_random([8; Fresh::BYTES]))
 }
 
-/// Puts the old link aside and has the new one opened: returns the old link with its server.
+/// Lets the relay open a new link, and returns the old link with its server's end.
 fn open_another(world: &mut World, keys: &[Key]) -> (spillway_transport::Conn, ServerLink) {
     turn(world);
-    let (link, target) = world.wires.connects.remove(0);
+    let (link, target) = world.transport.connects.remove(0);
     let old = std::mem::replace(&mut world.link, link);
     let server = std::mem::replace(&mut world.server, server_with(world.now, keys));
     world.event(link, Event::Opened { peer: target, listener: None });
@@ -67,16 +67,16 @@ fn link_states(world: &World) -> Vec<(LinkState, bool)> {
 }
 
 #[test]
-fn the_same_again_disturbs_nobody() {
+fn an_unchanged_configuration_has_no_effect() {
     let mut world = World::new(config());
     let client = world.client(0, CLIENT);
     world.exchange();
     notices(&mut world);
     change(&mut world, config()).unwrap();
     turn(&mut world);
-    assert!(world.wires.connects.is_empty() && notices(&mut world).is_empty());
+    assert!(world.transport.connects.is_empty() && notices(&mut world).is_empty());
     world.data(client, b"get x");
-    assert_eq!(world.exchange(), [Heard::Data(1, b"get x".to_vec())]);
+    assert_eq!(world.exchange(), [Observed::Data(1, b"get x".to_vec())]);
 }
 
 #[test]
@@ -93,15 +93,15 @@ fn ranges_and_policies_change_in_place() {
         }),
     )
     .unwrap();
-    // Who is there stays; who comes is measured anew.
+    // The new ranges apply to new clients only.
     let late = world.client(0, "10.9.0.1:5001");
-    assert!(world.wires.line(late).aborted && !world.wires.line(client).aborted);
+    assert!(world.transport.record(late).aborted && !world.transport.record(client).aborted);
     world.data(client, b"get x");
     assert!(world.exchange().is_empty(), "the batch waits now");
     world.now = world.now + Duration::from_secs(1);
     turn(&mut world);
-    assert_eq!(world.exchange(), [Heard::Data(1, b"get x".to_vec())]);
-    assert!(world.wires.connects.is_empty(), "the link is the same");
+    assert_eq!(world.exchange(), [Observed::Data(1, b"get x".to_vec())]);
+    assert!(world.transport.connects.is_empty(), "no new link is opened");
 }
 
 #[test]
@@ -112,9 +112,9 @@ fn another_key_gets_a_new_link_before_the_old_one_ends() {
     let new_key = Key::from_secret([7; 32]);
     let keys = vec![new_key.clone(), helper_key()];
     change(&mut world, with(|service| service.keys = keys)).unwrap();
-    assert!(world.wires.listening[&0], "the old link stands in");
+    assert!(world.transport.listening[&0], "the old link accepts clients");
     let during = world.client(0, "10.9.0.1:5001");
-    assert!(!world.wires.line(during).aborted);
+    assert!(!world.transport.record(during).aborted);
     let (old, mut old_server) = open_another(&mut world, std::slice::from_ref(&new_key));
     assert_eq!(link_states(&world), [(LinkState::Up, true), (LinkState::Connecting, false)]);
     world.exchange();
@@ -122,32 +122,32 @@ fn another_key_gets_a_new_link_before_the_old_one_ends() {
     let links = world.relay.status().services[0].links.clone();
     assert_eq!((links[0].key, links[1].key), (Some(helper_key().id()), Some(new_key.id())));
 
-    // New clients go to the new link; those of the old one are served as before.
+    // New clients use the new link; those of the old link are served as before.
     world.client(0, "10.9.0.1:5002");
-    assert!(matches!(world.exchange()[..], [Heard::Connect(1, _)]));
+    assert!(matches!(world.exchange()[..], [Observed::Connect(1, _)]));
     world.data(client, b"get x");
-    let bytes = world.wires.take(old);
+    let bytes = world.transport.take(old);
     let mut scratch = Scratch::new();
     let mut input = old_server.unseal(world.now, &bytes, &mut scratch);
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     while let Some(event) = old_server.decompose(world.now, &mut input).unwrap() {
-        told.push(format!("{event:?}"));
+        events.push(format!("{event:?}"));
     }
-    assert!(told.iter().any(|event| event.starts_with("Data")), "{told:?}");
+    assert!(events.iter().any(|event| event.starts_with("Data")), "{events:?}");
 
-    // With its last client the old link ends.
+    // The old link is closed after its last client has left.
     for (conn, id) in [(client, 1), (during, 2)] {
         world.event(conn, Event::Lost(LostReason::Closed));
         old_server.close(Id(id), CloseReason::Normal);
     }
-    let bytes = world.wires.take(old);
+    let bytes = world.transport.take(old);
     let mut scratch = Scratch::new();
     let mut input = old_server.unseal(world.now, &bytes, &mut scratch);
     while old_server.decompose(world.now, &mut input).unwrap().is_some() {}
     let batch = old_server.flush(world.now).unwrap();
-    assert!(!world.wires.line(old).finished);
+    assert!(!world.transport.record(old).finished);
     world.data(old, batch.as_slice());
-    assert!(world.wires.line(old).finished && !world.wires.line(old).aborted);
+    assert!(world.transport.record(old).finished && !world.transport.record(old).aborted);
     assert_eq!(link_states(&world), [(LinkState::Up, false)]);
     assert!(notices(&mut world).contains(&Notice::LinkRetired { service: 0, link: 0 }));
     let counters = world.relay.status().services[0].counters;
@@ -163,18 +163,18 @@ fn an_older_key_is_tried_where_the_newest_is_not_accepted() {
         .unwrap();
     for (tried, expected) in [(&newer, 1), (&new, 1)] {
         let (_, _) = open_another(&mut world, &[helper_key()]);
-        // Its last words say that the key is unknown.
-        let hello = world.wires.take(world.link);
+        // The server rejects the key.
+        let hello = world.transport.take(world.link);
         let refused = world.server.decompose(world.now, &mut hello.as_slice());
         assert!(refused.is_err());
-        let last_words = world.server.flush(world.now).unwrap();
+        let rejection = world.server.flush(world.now).unwrap();
         let (link, now) = (world.link, world.now);
-        world.data(link, last_words.as_slice());
-        let told = notices(&mut world);
+        world.data(link, rejection.as_slice());
+        let notices = notices(&mut world);
         let key = tried.id();
-        let count = told.iter().filter(|n| **n == Notice::KeyRefused { service: 0, link: 0, key }).count();
-        assert_eq!(count, expected, "{told:?}");
-        assert_eq!(world.relay.poll_timeout(), Some(now), "the next at once");
+        let count = notices.iter().filter(|n| **n == Notice::KeyRefused { service: 0, link: 0, key }).count();
+        assert_eq!(count, expected, "{notices:?}");
+        assert_eq!(world.relay.poll_timeout(), Some(now), "the next key is tried at once");
     }
     open_another(&mut world, &[helper_key()]);
     world.exchange();
@@ -183,8 +183,8 @@ fn an_older_key_is_tried_where_the_newest_is_not_accepted() {
     assert_eq!((link.state, link.key), (LinkState::Up, Some(helper_key().id())));
 }
 
-/// Encryption becomes required while an older server and an older library client have links without it: nothing new is
-/// sent over them, and they are gone when the time is up.
+/// Encryption becomes required while the link to the server and a library client's link are unencrypted: they get no
+/// new clients, and end at the deadline.
 #[test]
 fn links_without_encryption_end_when_it_becomes_required() {
     let mut world = World::new(with(|service| service.encryption = Encryption::Off));
@@ -194,18 +194,18 @@ fn links_without_encryption_end_when_it_becomes_required() {
     let (role, limits, encryption) = (Role::Client, Limits::default(), Encryption::Off);
     let opener = OpenerConfig { role, key: client_key(), limits, policy, encryption };
     let mut client = OpenerLink::new(&opener, world.now, Fresh::from_random([3; Fresh::BYTES]));
-    let mut heard = Vec::new();
+    let mut observed = Vec::new();
     let mut exchange = |world: &mut World| {
         if let Some(batch) = client.flush(world.now) {
             world.data(library, batch.as_slice());
         }
-        let bytes = world.wires.take(library);
+        let bytes = world.transport.take(library);
         let mut scratch = Scratch::new();
         let mut input = client.unseal(world.now, &bytes, &mut scratch);
         while let Some(event) = client.decompose(world.now, &mut input).unwrap() {
-            heard.push(format!("{event:?}"));
+            observed.push(format!("{event:?}"));
         }
-        heard.join(" ")
+        observed.join(" ")
     };
     for _ in 0..3 {
         exchange(&mut world);
@@ -219,26 +219,29 @@ fn links_without_encryption_end_when_it_becomes_required() {
         }),
     )
     .unwrap();
-    assert!(exchange(&mut world).contains("Drain"), "the library client is told");
+    assert!(exchange(&mut world).contains("Drain"), "the library client is sent a drain");
     let refused = world.client(0, "10.9.0.1:5004");
-    assert!(world.wires.line(refused).aborted, "no new client on the old link");
+    assert!(world.transport.record(refused).aborted, "no new client on the old link");
     let (old, _) = open_another(&mut world, &[helper_key()]);
     world.exchange();
     assert_eq!(link_states(&world), [(LinkState::Draining, true), (LinkState::Up, false)]);
     assert!(world.relay.status().services[0].links[1].encrypted);
     world.client(0, "10.9.0.1:5005");
-    assert!(matches!(world.exchange()[..], [Heard::Connect(1, _)]), "on the new link");
-    assert!(!world.wires.line(plain).aborted && !world.wires.line(library).aborted, "they have time");
+    assert!(matches!(world.exchange()[..], [Observed::Connect(1, _)]), "on the new link");
+    assert!(
+        !world.transport.record(plain).aborted && !world.transport.record(library).aborted,
+        "before the deadline"
+    );
     world.now = world.now + WITHIN;
     turn(&mut world);
-    assert!(world.wires.line(plain).aborted && world.wires.line(library).aborted);
-    assert!(world.wires.line(old).finished);
+    assert!(world.transport.record(plain).aborted && world.transport.record(library).aborted);
+    assert!(world.transport.record(old).finished);
     assert_eq!(link_states(&world), [(LinkState::Up, false)]);
     assert_eq!(world.relay.status().services[0].counters.cut.protocol, 1);
 }
 
 #[test]
-fn clients_leave_another_server_within_their_time() {
+fn clients_must_leave_the_old_server_within_their_time() {
     let mut world = World::new(config());
     let client = world.client(0, CLIENT);
     world.exchange();
@@ -248,17 +251,17 @@ fn clients_leave_another_server_within_their_time() {
     world.exchange();
     assert_eq!(world.relay.status().services[0].server, other);
     world.client(0, "10.9.0.1:5002");
-    assert!(matches!(world.exchange()[..], [Heard::Connect(1, _)]), "at the new server");
+    assert!(matches!(world.exchange()[..], [Observed::Connect(1, _)]), "at the new server");
     assert_eq!(world.relay.poll_timeout(), Some(world.now + WITHIN));
-    assert!(!world.wires.line(client).aborted);
+    assert!(!world.transport.record(client).aborted);
     world.now = world.now + WITHIN;
     turn(&mut world);
-    assert!(world.wires.line(client).aborted && world.wires.line(old).finished);
+    assert!(world.transport.record(client).aborted && world.transport.record(old).finished);
     assert_eq!((world.relay.clients(), link_states(&world)), (1, vec![(LinkState::Up, false)]));
 }
 
 #[test]
-fn a_service_that_goes_is_drained_and_may_come_back() {
+fn a_removed_service_is_drained_and_can_start_again() {
     let other =
         ServiceConfig { raw_listeners: vec![2], ..ServiceConfig::new("other", SERVER.parse().unwrap()) };
     let other = ServiceConfig { keys: vec![helper_key()], ..other };
@@ -267,62 +270,62 @@ fn a_service_that_goes_is_drained_and_may_come_back() {
     let client = world.client(0, CLIENT);
     world.exchange();
     change(&mut world, only_other.clone()).unwrap();
-    assert!(!world.wires.listening[&0] && !world.wires.listening[&1]);
+    assert!(!world.transport.listening[&0] && !world.transport.listening[&1]);
     let late = world.client(0, "10.9.0.1:5001");
-    assert!(world.wires.line(late).aborted, "it came in before the listener closed");
+    assert!(world.transport.record(late).aborted, "accepted by the host before the listener closed");
     world.data(client, b"get x");
-    assert_eq!(world.exchange(), [Heard::Data(1, b"get x".to_vec())]);
+    assert_eq!(world.exchange(), [Observed::Data(1, b"get x".to_vec())]);
     let status = world.relay.status();
     assert!(status.services[0].removed && status.services[1].name == "other");
     world.event(client, Event::Lost(LostReason::Closed));
-    assert!(world.wires.line(world.link).finished);
-    assert_eq!(world.relay.status().services.len(), 1, "gone with its last client");
+    assert!(world.transport.record(world.link).finished);
+    assert_eq!(world.relay.status().services.len(), 1, "the service ends with its last client");
 
-    // The same name has its counters again.
+    // A service with the same name continues its counters.
     let mut both = config();
     both.services.extend(only_other.services);
     change(&mut world, both).unwrap();
     turn(&mut world);
-    let (link, _) = world.wires.connects[0];
-    assert_eq!(world.wires.connects.len(), 2, "each its link");
+    let (link, _) = world.transport.connects[0];
+    assert_eq!(world.transport.connects.len(), 2, "one link for each service");
     assert_ne!(link, world.link);
     assert_eq!(world.relay.status().services[0].counters.raw_clients, 1);
 }
 
 #[test]
-fn a_service_is_drained_by_itself() {
+fn one_service_can_be_drained() {
     let mut world = World::new(config());
     let (leaves, stays) = (world.client(0, CLIENT), world.client(0, "10.9.0.1:5001"));
     world.exchange();
-    assert!(!world.relay.drain_service(world.now, "other", WITHIN, &mut world.wires));
-    assert!(world.relay.drain_service(world.now, "cache", WITHIN, &mut world.wires));
-    assert!(!world.wires.listening[&0] && !world.relay.is_draining());
+    assert!(!world.relay.drain_service(world.now, "other", WITHIN, &mut world.transport));
+    assert!(world.relay.drain_service(world.now, "cache", WITHIN, &mut world.transport));
+    assert!(!world.transport.listening[&0] && !world.relay.is_draining());
     world.event(leaves, Event::Lost(LostReason::Closed));
     world.now = world.now + WITHIN;
     turn(&mut world);
-    assert!(world.wires.line(stays).aborted && world.wires.line(world.link).finished);
+    assert!(world.transport.record(stays).aborted && world.transport.record(world.link).finished);
     let status = world.relay.status();
     assert_eq!(status.services[0].drained, Some(Drained { moved: 0, left: 1, failed: 1 }));
     assert!(notices(&mut world).contains(&Notice::DrainDeadline { service: 0, clients: 1 }));
-    // Settings put in force again take clients again.
+    // A reconfiguration ends the drain.
     change(&mut world, config()).unwrap();
     open_another(&mut world, &[helper_key()]);
     world.exchange();
     assert_eq!(world.relay.status().services[0].drained, None);
     let client = world.client(0, CLIENT);
-    assert!(!world.wires.line(client).aborted);
+    assert!(!world.transport.record(client).aborted);
 }
 
-/// They would bring its services back, and it would never be drained.
+/// A new configuration would start the services again, so that the relay would never be drained.
 #[test]
-fn one_that_goes_away_takes_no_settings() {
+fn a_draining_relay_rejects_new_configurations() {
     let mut world = World::new(config());
     let client = world.client(0, CLIENT);
     world.exchange();
-    world.relay.drain(world.now, WITHIN, &mut world.wires);
+    world.relay.drain(world.now, WITHIN, &mut world.transport);
     assert_eq!(world.relay.check_change(&config()), Err(ConfigError::GoingAway));
     assert_eq!(change(&mut world, config()), Err(ConfigError::GoingAway));
-    assert!(!world.wires.listening[&0]);
+    assert!(!world.transport.listening[&0]);
     world.event(client, Event::Lost(LostReason::Closed));
     assert!(world.relay.is_drained());
 }
@@ -340,18 +343,18 @@ fn a_listener_may_change_its_service_without_closing() {
     both.services.push(second(vec![5]));
     change(&mut world, both).unwrap();
     world.link_comes_up(Limits::default());
-    assert!(world.wires.listening[&0] && world.wires.listening[&5]);
+    assert!(world.transport.listening[&0] && world.transport.listening[&5]);
     let mut swapped = config();
     swapped.services[0].raw_listeners = vec![5];
     swapped.services.push(second(vec![0]));
     change(&mut world, swapped).unwrap();
-    assert!(world.wires.listening[&0] && world.wires.listening[&5]);
+    assert!(world.transport.listening[&0] && world.transport.listening[&5]);
     world.client(0, CLIENT);
     assert_eq!(world.relay.status().services[1].raw_clients, 1);
 }
 
 #[test]
-fn what_cannot_be_served_changes_nothing() {
+fn an_invalid_configuration_changes_nothing() {
     let mut world = World::new(config());
     assert_eq!(change(&mut world, Config::new(Vec::new())), Err(ConfigError::NoServices));
     let keyless = with(|service| service.keys.clear());
@@ -366,7 +369,7 @@ fn what_cannot_be_served_changes_nothing() {
         if let Err(error) = change(&mut world, Config::new(vec![service])) {
             break error;
         }
-        world.wires.connects.clear();
+        world.transport.connects.clear();
     };
     assert_eq!((many, count), (ConfigError::TooManyServices, 1024));
 }

@@ -1,4 +1,4 @@
-//! What a relay tells about itself.
+//! Counters and status of a relay.
 
 mod world;
 
@@ -7,7 +7,7 @@ use core::time::Duration;
 use spillway_batch::{CloseReason, Id, Limits, PolicyKind};
 use spillway_relay::{ClientKind, Flow, LinkFailures, Stalls};
 use spillway_transport::{Application, Conn, Event, LostReason};
-use world::{Heard, World, config};
+use world::{Observed, World, config};
 
 const CLIENT: &str = "10.9.0.1:5000";
 const STEP: Duration = Duration::from_millis(3);
@@ -21,7 +21,7 @@ fn a_stall_for_want_of_credit_is_counted_and_timed() {
     let mut world = World::with_server(config(), Limits { window_bytes: 1000, ..Limits::default() });
     let client = world.client(0, CLIENT);
     world.data(client, &[b'x'; 600]);
-    assert_eq!(stalls(&world), Stalls::default(), "there is a grant left");
+    assert_eq!(stalls(&world), Stalls::default(), "a part of the grant is left");
     world.data(client, &[b'x'; 400]);
     world.exchange();
     assert_eq!(stalls(&world), Stalls { credit: 1, ..Stalls::default() });
@@ -33,7 +33,7 @@ fn a_stall_for_want_of_credit_is_counted_and_timed() {
     let ended = Stalls { credit: 1, credit_ns: 3_000_000, ..Stalls::default() };
     assert_eq!(stalls(&world), ended);
     world.now = world.now + STEP;
-    assert_eq!(stalls(&world), ended, "it is over");
+    assert_eq!(stalls(&world), ended, "the stall has ended");
     assert_eq!(world.relay.client_statuses(None, 1).0[0].stalled_since, None);
 }
 
@@ -42,7 +42,7 @@ fn a_stall_of_the_link_ends_with_its_client_too() {
     let mut world = World::with_server(config(), Limits { window_bytes: 1 << 20, ..Limits::default() });
     let client = world.client(0, CLIENT);
     world.exchange();
-    world.wires.line(world.link).room = 10;
+    world.transport.record(world.link).room = 10;
     for _ in 0..16 {
         world.data(client, &[b'x'; 4096]);
     }
@@ -53,7 +53,7 @@ fn a_stall_of_the_link_ends_with_its_client_too() {
 }
 
 #[test]
-fn requests_replies_and_links_are_counted_over_losses() {
+fn counters_survive_the_loss_of_a_link() {
     let mut world = World::new(config());
     let client = world.client(0, CLIENT);
     world.data(client, b"get x\r\n");
@@ -65,7 +65,7 @@ fn requests_replies_and_links_are_counted_over_losses() {
     assert_eq!((clients[0].bytes_in, clients[0].bytes_out, total), (14, 5, 1));
     assert_eq!(clients[0].since, world.now);
     assert_eq!(world.relay.client_statuses(Some("other"), 10).1, 0, "no such service");
-    assert_eq!(world.relay.client_statuses(None, 0), (vec![], 1), "bounded, and all are counted");
+    assert_eq!(world.relay.client_statuses(None, 0), (vec![], 1), "the list is bounded, the total is not");
 
     let before = world.relay.status().services[0].clone();
     assert_eq!(before.counters.requests, Flow { bytes: 14, segments: 2 });
@@ -84,23 +84,23 @@ fn requests_replies_and_links_are_counted_over_losses() {
 }
 
 #[test]
-fn broken_connections_and_those_that_leave_are_told() {
+fn broken_connections_are_counted_and_lingering_clients_listed() {
     let mut world = World::new(config());
     let (broken, leaving) = (world.client(0, CLIENT), world.client(0, "10.9.0.1:5001"));
     world.exchange();
-    world.wires.line(leaving).room = 1;
+    world.transport.record(leaving).room = 1;
     world.server.compose(Id(2), b"rest");
     world.server.close(Id(2), CloseReason::Normal);
     world.server.close(Id(1), CloseReason::Protocol);
     world.exchange();
-    assert!(world.wires.line(broken).aborted);
+    assert!(world.transport.record(broken).aborted);
     assert_eq!(world.relay.status().services[0].counters.connections_broken, 1);
     let (clients, total) = world.relay.client_statuses(None, 10);
     assert_eq!((clients[0].kind, clients[0].buffered, total), (ClientKind::Leaving, 3, 1));
     assert_eq!(clients[0].client, "10.9.0.1:5001".parse().unwrap());
 }
 
-/// Turns come when they like, with requests, replies, and clients that come and go.
+/// Random turns with requests, replies, and clients that connect and disconnect.
 #[test]
 fn a_link_sends_one_batch_for_each_delay_at_most() {
     const DELAY: Duration = Duration::from_micros(300);
@@ -108,7 +108,7 @@ fn a_link_sends_one_batch_for_each_delay_at_most() {
     let mut world = World::new(config());
     let mut config = config();
     config.services[0].policy = PolicyKind::Fixed { delay: DELAY, bytes: BYTES };
-    world.relay.reconfigure(world.now, config, Duration::ZERO, &mut world.wires).unwrap();
+    world.relay.reconfigure(world.now, config, Duration::ZERO, &mut world.transport).unwrap();
     let sent = |world: &World| world.relay.status().services[0].traffic.batches_sent;
     let mut seed = 7_u64;
     let mut random = |below: u64| {
@@ -123,8 +123,8 @@ fn a_link_sends_one_batch_for_each_delay_at_most() {
         let due = world.relay.poll_timeout().filter(|due| *due < next_turn);
         world.now = due.map_or(next_turn, |due| due.max(world.now));
         if due.is_some() {
-            world.relay.handle_timeout(world.now, &mut world.wires);
-            world.relay.end_of_turn(world.now, &mut world.wires);
+            world.relay.handle_timeout(world.now, &mut world.transport);
+            world.relay.end_of_turn(world.now, &mut world.transport);
         } else {
             next_turn = world.now + Duration::from_nanos(1 + random(60_000));
             let chosen = random(40) as usize;
@@ -135,27 +135,27 @@ fn a_link_sends_one_batch_for_each_delay_at_most() {
                 world.data(clients[chosen], b"get x\r\n");
             }
         }
-        for heard in world.exchange() {
-            match heard {
-                Heard::Data(id, bytes) => {
+        for observed in world.exchange() {
+            match observed {
+                Observed::Data(id, bytes) => {
                     world.server.consumed(Id(id), bytes.len()).unwrap();
                     world.server.compose(Id(id), &[b'x'; 1000]);
                 }
-                Heard::Closed(id, reason) => world.server.close(Id(id), reason),
+                Observed::Closed(id, reason) => world.server.close(Id(id), reason),
                 _ => {}
             }
         }
         world.exchange();
         if sent(&world) > count {
             count += 1;
-            assert_eq!(sent(&world), count, "never two at once");
+            assert_eq!(sent(&world), count, "one batch per turn");
             assert!(count == first + 1 || world.now.since(latest) >= DELAY, "{:?}", world.now.since(latest));
             latest = world.now;
         }
     }
     assert!((3_300..=3_334).contains(&(count - first)), "{} batches", count - first);
 
-    // Full ones go at once.
+    // Full batches leave at once.
     let full = |world: &World| world.relay.status().services[0].batches.bytes;
     let before = full(&world);
     for client in &clients[..10] {

@@ -1,4 +1,4 @@
-//! Connections to link ports whose peers have no key.
+//! Peers without a key at link ports.
 
 mod world;
 
@@ -9,11 +9,11 @@ use spillway_transport::{Application, Conn, Event, LostReason};
 use world::{World, config};
 
 fn open(world: &mut World, strangers: &[Conn]) -> usize {
-    strangers.iter().filter(|conn| !world.wires.line(**conn).aborted).count()
+    strangers.iter().filter(|conn| !world.transport.record(**conn).aborted).count()
 }
 
-/// Those that were rejected are told why and may close by themselves. Those that do not close are as many as other strangers
-/// at most, and go before anybody who is about to authenticate.
+/// Rejected peers get the reason and may close by themselves. Those that do not close are bounded like other
+/// unauthenticated peers, and are evicted before peers that have named a key.
 #[test]
 fn rejected_strangers_that_stay_are_bounded() {
     let mut world = World::new(config());
@@ -21,7 +21,7 @@ fn rejected_strangers_that_stay_are_bounded() {
         let conn = world.client(1, &format!("10.9.0.1:{port}"));
         world.data(
             conn,
-            b"GET / HTTP/1.1\r\nHost: cache.example\r\n\r\nand so on, until it is clear that this is no link",
+            b"GET / HTTP/1.1\r\nHost: cache.example\r\n\r\nand more bytes, up to the length of a link's first message",
         );
         conn
     };
@@ -29,8 +29,8 @@ fn rejected_strangers_that_stay_are_bounded() {
     assert_eq!(world.relay.status().services[0].counters.refused.handshake as usize, strangers.len());
     assert_eq!(open(&mut world, &strangers), YOUNG_MAX);
     assert_eq!(world.relay.clients() as usize, YOUNG_MAX);
-    assert_eq!(world.relay.status().services[0].counters.refused.crowded, 0, "each is refused once");
-    // Those that have gone leave their places to others.
+    assert_eq!(world.relay.status().services[0].counters.refused.crowded, 0, "each peer is rejected once");
+    // Peers that have closed make room for others.
     for conn in &strangers[100..200] {
         world.event(*conn, Event::Lost(LostReason::Closed));
     }
@@ -38,6 +38,6 @@ fn rejected_strangers_that_stay_are_bounded() {
     assert_eq!(open(&mut world, &others), 100);
     assert_eq!(open(&mut world, &strangers[200..]), YOUNG_MAX - 100);
     world.now = world.now + Duration::from_secs(60);
-    world.relay.handle_timeout(world.now, &mut world.wires);
+    world.relay.handle_timeout(world.now, &mut world.transport);
     assert_eq!((open(&mut world, &others), world.relay.clients()), (0, 0));
 }

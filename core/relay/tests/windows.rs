@@ -1,4 +1,4 @@
-//! How far a server may be ahead of what plain clients take: little at first, more for those that read, bounded for all.
+//! Windows of plain clients: small at first, larger for clients that read, and bounded in total.
 
 mod world;
 
@@ -9,11 +9,11 @@ use world::{World, config};
 
 const FIRST: usize = 16 * 1024;
 const MOST: usize = 256 * 1024;
-/// Credit is restated after so many bytes.
+/// Bytes after which the relay sends new credit.
 const RESTATED: usize = 64 * 1024;
 
-/// The server sends as much of this client's endless reply as it may, and so on until it may send no more.
-fn send_all_it_may(world: &mut World, id: u32) -> usize {
+/// Lets the server send an endless reply until its credit is used up. Returns the number of bytes.
+fn send_until_out_of_credit(world: &mut World, id: u32) -> usize {
     let mut sent = 0;
     loop {
         let bytes: Vec<u8> = (sent..sent + (1 << 20)).map(|at| (at % 251) as u8).collect();
@@ -26,19 +26,19 @@ fn send_all_it_may(world: &mut World, id: u32) -> usize {
     }
 }
 
-/// The host of this client takes all that waits for it.
+/// Lets the client read all waiting bytes.
 fn take(world: &mut World, conn: Conn) -> Vec<u8> {
-    let mut got = world.wires.take(conn);
-    while std::mem::take(&mut world.wires.line(conn).wants_room) {
+    let mut received = world.transport.take(conn);
+    while std::mem::take(&mut world.transport.record(conn).wants_room) {
         world.event(conn, Event::Room);
-        got.extend(world.wires.take(conn));
+        received.extend(world.transport.take(conn));
     }
     world.exchange();
-    got
+    received
 }
 
-/// Clients that ask for much and never read: they are not closed, for they do not hold much; so none of them comes again to
-/// ask for the same once more.
+/// Clients that request long replies and never read hold little memory. They are not closed, because they would
+/// reconnect and request the same replies again.
 #[test]
 fn clients_that_never_read_hold_little_and_are_not_closed() {
     let limit = 64 << 20;
@@ -46,14 +46,14 @@ fn clients_that_never_read_hold_little_and_are_not_closed() {
     let clients: Vec<Conn> = (1..=600).map(|number| world.client(0, &format!("10.9.0.1:{number}"))).collect();
     world.exchange();
     for (id, client) in (1..).zip(&clients) {
-        world.wires.line(*client).stuck = true;
-        let sent = send_all_it_may(&mut world, id);
+        world.transport.record(*client).stuck = true;
+        let sent = send_until_out_of_credit(&mut world, id);
         assert!(sent >= FIRST, "{sent}");
     }
     assert!(world.relay.status().buffered_bytes >= clients.len() * FIRST);
     assert!(!world.relay.status().memory_is_scarce, "{:?}", world.relay.status().buffered_bytes);
-    assert!(clients.iter().all(|client| !world.wires.line(*client).aborted));
-    // One that reads is served beside them, however large its reply is.
+    assert!(clients.iter().all(|client| !world.transport.record(*client).aborted));
+    // A client that reads is served at the same time, whatever the length of its reply.
     let reader = world.client(0, "10.9.0.2:1");
     world.exchange();
     let (mut sent, mut got) = (0, 0);
@@ -61,11 +61,11 @@ fn clients_that_never_read_hold_little_and_are_not_closed() {
         sent += world.server.compose(Id(601), &vec![b'v'; 1 << 20]);
         world.exchange();
         let more = take(&mut world, reader).len();
-        assert!(more > 0, "it stands still after {got} bytes");
+        assert!(more > 0, "no progress after {got} bytes");
         got += more;
     }
     assert_eq!(sent, got);
-    // They have gone, and what they were allowed is others'.
+    // When they disconnect, other clients can use their windows.
     for client in clients {
         world.event(client, Event::Lost(spillway_transport::LostReason::Reset));
     }
@@ -86,17 +86,17 @@ fn the_window_of_a_client_that_reads_grows_and_every_byte_comes_once() {
     for _ in 0..8 {
         at_once.push(world.server.compose(Id(1), &vec![b'v'; 1 << 20]));
         world.exchange();
-        world.wires.take(client);
+        world.transport.take(client);
         world.exchange();
     }
     assert_eq!(at_once[0], FIRST);
     assert_eq!(at_once.iter().max(), Some(&MOST), "{at_once:?}");
-    // From here on it does not read. What waits for it is within twice its window, and it gets all of it when it reads.
-    world.wires.line(client).stuck = true;
-    let sent = send_all_it_may(&mut world, 1);
+    // When the client stops reading, at most twice its window waits for it, and nothing is lost.
+    world.transport.record(client).stuck = true;
+    let sent = send_until_out_of_credit(&mut world, 1);
     assert!((MOST - RESTATED..=2 * MOST).contains(&sent), "{sent}");
-    assert!(world.wires.line(client).sent.len() <= MOST, "the transport is not given more");
-    assert!(world.wires.line(client).wants_room);
+    assert!(world.transport.record(client).sent.len() <= MOST, "the transport gets at most one window");
+    assert!(world.transport.record(client).wants_room);
     let got = take(&mut world, client);
     assert_eq!(got.len(), sent);
     assert!(got.iter().zip(0..sent).all(|(byte, at)| usize::from(*byte) == at % 251));

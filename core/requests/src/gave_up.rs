@@ -1,39 +1,37 @@
-//! Why a connection is not measured any more.
-
 use core::fmt;
 
-/// Why a connection's latency is not measured any more. Its bytes go on as before.
+/// Why the latency of a connection is not measured any more. Its bytes are forwarded as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GaveUp {
-    /// A request or a reply is not of the protocol.
+    /// A request or a reply breaks the syntax of the configured protocol.
     Syntax,
-    /// A command that is not known here, so that its reply is not either.
+    /// The format of this command's reply is unknown.
     UnknownCommand,
-    /// A reply came that nothing known asked for.
+    /// A reply arrived that no outstanding request can have.
     Unasked,
     /// A reply could belong to one of several requests.
     Ambiguous,
-    /// The connection became one on which the server speaks by itself: a subscriber, a watcher, a replica.
+    /// The server sends data without requests: the client subscribes, watches or replicates.
     Stream,
     /// The client switched replies off.
     RepliesOff,
-    /// More requests wait than are kept in mind.
+    /// More than [`OUTSTANDING_MAX`](crate::OUTSTANDING_MAX) groups of requests wait for replies.
     TooManyOutstanding,
-    /// A reply is nested deeper than is followed.
+    /// A reply is nested deeper than 64 levels.
     TooDeep,
 }
 
 impl fmt::Display for GaveUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            GaveUp::Syntax => "it does not speak the configured protocol",
-            GaveUp::UnknownCommand => "it sent a command that is not known here",
-            GaveUp::Unasked => "a reply came that no request was known for",
+            GaveUp::Syntax => "its bytes are not of the configured protocol",
+            GaveUp::UnknownCommand => "the client sent an unknown command",
+            GaveUp::Unasked => "the server sent a reply without a request",
             GaveUp::Ambiguous => "a reply could belong to one of several requests",
-            GaveUp::Stream => "the server speaks by itself on it (subscriptions, watching, replication)",
+            GaveUp::Stream => "the server sends data without requests (subscription, watch or replication)",
             GaveUp::RepliesOff => "the client switched replies off",
-            GaveUp::TooManyOutstanding => "too many requests were outstanding at one time",
-            GaveUp::TooDeep => "a reply was nested too deeply",
+            GaveUp::TooManyOutstanding => "more than 1024 groups of requests were outstanding",
+            GaveUp::TooDeep => "a reply was nested deeper than 64 levels",
         })
     }
 }

@@ -1,10 +1,10 @@
-//! Where requests and replies begin and end in two streams of bytes, so that their latency can be measured from outside.
+//! Finds requests and replies in the two byte streams of a connection, so that a proxy can measure their latency.
 //!
-//! A [`Tracker`] is shown what a client sends and what its server answers, in pieces cut anywhere. It keeps no bytes and
-//! changes none. What it needs per connection is bounded, whatever comes.
+//! A [`Tracker`] reads the bytes of both directions, in pieces of any size. It does not store or change them, and its
+//! memory per connection is bounded for any input.
 //!
-//! When it cannot follow a stream (an unknown command, broken syntax, a mode in which replies are not answers) it gives
-//! up for this connection, says so once, and measures no more. It never guesses.
+//! When a tracker cannot match replies to requests (an unknown command, broken syntax, a subscription), it stops
+//! measuring this connection and reports the reason once. It never guesses.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,11 +1,11 @@
-//! Decimal numbers that come a digit at a time.
+//! Incremental parsers for decimal numbers.
 
 use crate::gave_up::GaveUp;
 
-/// No length or count of these protocols needs more digits.
+/// Enough for every length and count of these protocols, and 18 digits cannot overflow a `u64`.
 const DIGITS_MAX: u8 = 18;
 
-/// A whole number, perhaps with a minus sign before it.
+/// An integer with an optional minus sign.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Number {
     value: u64,
@@ -14,7 +14,6 @@ pub(crate) struct Number {
 }
 
 impl Number {
-    /// The next character.
     pub fn push(&mut self, byte: u8) -> Result<(), GaveUp> {
         match byte {
             b'-' if self.digits == 0 && !self.is_negative => self.is_negative = true,
@@ -27,7 +26,7 @@ impl Number {
         Ok(())
     }
 
-    /// The number; `None` where it is negative, as "nothing" is written.
+    /// Returns the number and resets the parser. `None`: the number is negative, which means "null" in RESP2.
     pub fn take(&mut self) -> Result<Option<u64>, GaveUp> {
         let Number { value, digits, is_negative } = core::mem::take(self);
         if digits == 0 {
@@ -36,15 +35,15 @@ impl Number {
         Ok((!is_negative).then_some(value))
     }
 
-    /// A number in one piece, without sign.
-    pub fn of(text: &[u8]) -> Result<u64, GaveUp> {
+    /// Parses a complete number without a sign.
+    pub fn parse(text: &[u8]) -> Result<u64, GaveUp> {
         let mut number = Number::default();
         text.iter().try_for_each(|byte| number.push(*byte))?;
         number.take()?.ok_or(GaveUp::Syntax)
     }
 }
 
-/// A number on a line of its own, with a carriage return and a line feed behind it.
+/// A line that holds one number and ends with CR LF.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NumberLine {
     number: Number,
@@ -52,7 +51,7 @@ pub(crate) struct NumberLine {
 }
 
 impl NumberLine {
-    /// Takes from the input up to the line's end. `Some(None)`: the number is negative.
+    /// Consumes input up to the line's end. `None`: the line is incomplete. `Some(None)`: the number is negative.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Option<u64>>, GaveUp> {
         while let Some((byte, rest)) = input.split_first() {
             *input = rest;
@@ -67,7 +66,6 @@ impl NumberLine {
     }
 }
 
-/// Takes this byte if it is the next one.
 pub(crate) fn take_if(input: &mut &[u8], byte: u8) -> bool {
     match input.split_first() {
         Some((first, rest)) if *first == byte => {
@@ -84,11 +82,11 @@ mod tests {
 
     #[test]
     fn numbers() {
-        assert_eq!(Number::of(b"0"), Ok(0));
-        assert_eq!(Number::of(b"1048576"), Ok(1 << 20));
-        assert_eq!(Number::of(&[b'9'; 18]), Ok(999_999_999_999_999_999));
+        assert_eq!(Number::parse(b"0"), Ok(0));
+        assert_eq!(Number::parse(b"1048576"), Ok(1 << 20));
+        assert_eq!(Number::parse(&[b'9'; 18]), Ok(999_999_999_999_999_999));
         for text in [&b""[..], b"-1", b"-", b"1-", b"+1", b"1 ", b"x", &[b'9'; 19]] {
-            assert_eq!(Number::of(text), Err(GaveUp::Syntax));
+            assert_eq!(Number::parse(text), Err(GaveUp::Syntax));
         }
     }
 }

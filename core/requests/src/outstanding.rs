@@ -6,40 +6,38 @@ use spillway_transport::Time;
 
 use crate::gave_up::GaveUp;
 
-/// Groups of requests that may wait at one time; with more, tracking is given up. Requests of one kind that came
-/// together are one group, so deep pipelines fit.
+/// Limit on groups of requests that wait for replies; tracking of a connection stops beyond it. Requests of one kind
+/// that arrive at the same time form one group, so that deep pipelines stay below the limit.
 pub const OUTSTANDING_MAX: usize = 1024;
 
-/// What is known of a request once it is complete.
+/// Properties of a complete request that decide how its reply is matched and measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
-    /// What its reply looks like, as its protocol numbers it.
+    /// Format of the reply, numbered by the protocol's parser.
     pub shape: u8,
-    /// It has a reply in some cases only.
+    /// The server may send no reply.
     pub is_quiet: bool,
-    /// Its reply says something about the server's speed.
+    /// The reply's latency counts as latency of the server.
     pub is_measured: bool,
-    /// Its reply may be meant to come late, and those behind it later still.
+    /// The server may delay the reply on purpose, and with it the replies to later requests.
     pub may_block: bool,
 }
 
 impl Kind {
-    /// A request with a prompt reply.
+    /// A request that the server answers at once.
     pub fn prompt(shape: u8) -> Kind {
         Kind { shape, is_quiet: false, is_measured: true, may_block: false }
     }
 
-    /// One whose time is its own affair: an operator's command, a long scan.
+    /// A request whose latency does not reflect the server's load: an operator's command, a long scan.
     pub fn unmeasured(shape: u8) -> Kind {
         Kind { is_measured: false, ..Kind::prompt(shape) }
     }
 
-    /// One that may wait by intention.
     pub fn blocking(shape: u8) -> Kind {
         Kind { may_block: true, ..Kind::unmeasured(shape) }
     }
 
-    /// One that may have no reply.
     pub fn quiet(shape: u8) -> Kind {
         Kind { is_quiet: true, ..Kind::unmeasured(shape) }
     }
@@ -52,18 +50,17 @@ struct Group {
     kind: Kind,
 }
 
-/// Bounded by [`OUTSTANDING_MAX`].
+/// Requests that wait for replies, oldest first: at most [`OUTSTANDING_MAX`] groups.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outstanding {
     groups: VecDeque<Group>,
-    /// Requests among them that may block.
+    /// Number of waiting requests that may block.
     blocking: u32,
 }
 
 impl Outstanding {
-    /// A request is complete.
     pub fn push(&mut self, now: Time, mut kind: Kind) -> Result<(), GaveUp> {
-        // It waits for the one that blocks, not for the server.
+        // Behind a blocking request, the delay is that request's and not the server's.
         kind.is_measured &= self.blocking == 0;
         self.blocking += u32::from(kind.may_block);
         if let Some(last) = self.groups.back_mut()
@@ -81,17 +78,16 @@ impl Outstanding {
         Ok(())
     }
 
-    /// The oldest one.
     pub fn first(&self) -> Option<Kind> {
         self.groups.front().map(|group| group.kind)
     }
 
-    /// The oldest one that has a reply for sure.
-    pub fn first_sure(&self) -> Option<Kind> {
+    /// The oldest request that must have a reply.
+    pub fn first_not_quiet(&self) -> Option<Kind> {
         self.groups.iter().map(|group| group.kind).find(|kind| !kind.is_quiet)
     }
 
-    /// The oldest one was answered. Since when it waited, if that is a measure.
+    /// Removes the oldest request, whose reply is complete. Returns when it was sent, if its latency is measured.
     pub fn answered(&mut self) -> Option<Time> {
         let group = self.groups.front_mut()?;
         let Group { since, kind, .. } = *group;
@@ -103,24 +99,24 @@ impl Outstanding {
         kind.is_measured.then_some(since)
     }
 
-    /// The oldest ones, all alike and quiet, will not be answered any more.
+    /// Removes the oldest group. Call it when its requests are quiet and a later request was answered.
     pub fn forget_first(&mut self) {
         if let Some(group) = self.groups.pop_front().filter(|group| group.kind.may_block) {
             self.blocking -= group.count;
         }
     }
 
-    /// Nothing that waits now is a measure.
-    pub fn excuse(&mut self) {
+    /// Excludes the requests that wait now from measurement.
+    pub fn stop_measuring(&mut self) {
         self.groups.iter_mut().for_each(|group| group.kind.is_measured = false);
     }
 
-    /// Since when the oldest one waits whose reply is a measure.
+    /// When the oldest measured request was sent.
     pub fn since(&self) -> Option<Time> {
         self.groups.iter().find(|group| group.kind.is_measured).map(|group| group.since)
     }
 
-    /// Whether nothing waits that has a reply for sure.
+    /// Whether no waiting request must have a reply.
     pub fn is_idle(&self) -> bool {
         self.groups.iter().all(|group| group.kind.is_quiet)
     }
@@ -131,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_that_come_together_are_one_group() {
+    fn requests_that_arrive_together_form_one_group() {
         let mut all = Outstanding::default();
         for at in 0..OUTSTANDING_MAX {
             all.push(Time(at as u64), Kind::prompt(0)).unwrap();
@@ -149,24 +145,24 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_behind_a_blocking_one_is_no_measure() {
+    fn requests_behind_a_blocking_one_are_not_measured() {
         let mut all = Outstanding::default();
         all.push(Time(1), Kind::prompt(0)).unwrap();
         all.push(Time(2), Kind::blocking(0)).unwrap();
         all.push(Time(3), Kind::prompt(0)).unwrap();
         assert_eq!(all.since(), Some(Time(1)));
         assert_eq!(all.answered(), Some(Time(1)));
-        assert_eq!((all.since(), all.answered()), (None, None), "the blocking one");
+        assert_eq!((all.since(), all.answered()), (None, None), "the blocking request");
         all.push(Time(4), Kind::prompt(0)).unwrap();
-        assert_eq!(all.answered(), None, "it came while one blocked");
+        assert_eq!(all.answered(), None, "sent while the blocking request waited");
         assert_eq!(all.answered(), Some(Time(4)));
     }
 
     #[test]
-    fn excuses_count_for_what_waits_now() {
+    fn stop_measuring_affects_waiting_requests_only() {
         let mut all = Outstanding::default();
         all.push(Time(1), Kind::prompt(0)).unwrap();
-        all.excuse();
+        all.stop_measuring();
         all.push(Time(1), Kind::prompt(0)).unwrap();
         assert_eq!(all.since(), Some(Time(1)));
         assert_eq!((all.answered(), all.answered()), (None, Some(Time(1))));

@@ -1,6 +1,5 @@
-//! Any protocol: a request is the first byte that is sent while nothing waits, its reply is the first byte that comes back.
-//!
-//! Right for clients that ask and await the answer. What is pipelined counts as one request.
+//! Any protocol whose clients wait for each reply before the next request. A request is the first byte that a client
+//! sends while no request waits, and its reply is the first byte from the server. Pipelined requests count as one.
 
 use spillway_transport::Time;
 
@@ -15,7 +14,7 @@ pub(crate) fn requests(now: Time, bytes: &[u8], outstanding: &mut Outstanding) -
 }
 
 pub(crate) fn replies(bytes: &[u8], outstanding: &mut Outstanding, mut answered: impl FnMut(Option<Time>)) {
-    // What comes unasked is a greeting, or the rest of a reply.
+    // Bytes from the server while no request waits are a greeting or the rest of a reply.
     if !bytes.is_empty() && outstanding.first().is_some() {
         answered(outstanding.answered());
     }

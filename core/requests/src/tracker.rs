@@ -1,5 +1,3 @@
-//! One connection's requests and replies.
-
 use core::time::Duration;
 
 use spillway_transport::Time;
@@ -10,121 +8,121 @@ use crate::outstanding::Outstanding;
 use crate::redis::Redis;
 use crate::tcp;
 
-/// What a connection speaks.
+/// The application protocol of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// memcached's text protocol, meta commands included, or its binary one: the first byte tells.
+    /// memcached's text protocol, meta commands included, or its binary protocol. The client's first byte decides.
     Memcached,
     /// redis: RESP2, RESP3, inline commands.
     Redis,
-    /// Anything in which a client asks and awaits the answer.
+    /// Any protocol whose clients wait for each reply before the next request.
     #[default]
     Tcp,
 }
 
-/// A request was answered in full.
+/// The complete reply to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// From the last byte of the request, as the client sent it, to the last byte of its reply; `None` where that says
-    /// nothing about the server's speed: the command may block, or the client did not read.
+    /// Time from the request's last byte to the reply's last byte. `None` if it does not reflect the server's speed,
+    /// because the command may block or the client did not read.
     pub latency: Option<Duration>,
 }
 
-/// Follows one connection's streams of requests and replies. Bounded: see [`OUTSTANDING_MAX`](crate::OUTSTANDING_MAX).
+/// Measures the latency of one connection's requests. Bounded by [`OUTSTANDING_MAX`](crate::OUTSTANDING_MAX).
 ///
-/// A request counts from its *last* byte, so that a client that types slowly is no slow server. (`Tcp`, which knows no
-/// requests, counts from the first byte to the first byte.)
+/// Latency counts from a request's *last* byte, so that a slow client does not look like a slow server.
+/// [`Protocol::Tcp`], which cannot find the ends of requests, counts from first byte to first byte.
 #[derive(Clone, Debug)]
 pub struct Tracker {
-    following: Following,
+    parser: Parser,
     outstanding: Outstanding,
     gave_up: Option<GaveUp>,
-    is_told: bool,
+    is_reported: bool,
 }
 
 #[derive(Clone, Debug)]
-enum Following {
+enum Parser {
     Memcached(Memcached),
     Redis(Redis),
     Tcp,
-    Nothing,
+    Stopped,
 }
 
 impl Tracker {
-    /// For a new connection.
+    /// A tracker for a new connection.
     pub fn new(protocol: Protocol) -> Tracker {
-        let following = match protocol {
-            Protocol::Memcached => Following::Memcached(Memcached::default()),
-            Protocol::Redis => Following::Redis(Redis::default()),
-            Protocol::Tcp => Following::Tcp,
+        let parser = match protocol {
+            Protocol::Memcached => Parser::Memcached(Memcached::default()),
+            Protocol::Redis => Parser::Redis(Redis::default()),
+            Protocol::Tcp => Parser::Tcp,
         };
-        Tracker { following, outstanding: Outstanding::default(), gave_up: None, is_told: false }
+        Tracker { parser, outstanding: Outstanding::default(), gave_up: None, is_reported: false }
     }
 
-    /// The client has sent these bytes. Call it before they go on to the server.
+    /// Reads bytes from the client. Call it before the bytes are forwarded to the server.
     pub fn requests(&mut self, now: Time, bytes: &[u8]) {
         let outstanding = &mut self.outstanding;
-        let outcome = match &mut self.following {
-            Following::Memcached(memcached) => memcached.requests(now, bytes, outstanding),
-            Following::Redis(redis) => redis.requests(now, bytes, outstanding),
-            Following::Tcp => tcp::requests(now, bytes, outstanding),
-            Following::Nothing => Ok(()),
+        let outcome = match &mut self.parser {
+            Parser::Memcached(memcached) => memcached.requests(now, bytes, outstanding),
+            Parser::Redis(redis) => redis.requests(now, bytes, outstanding),
+            Parser::Tcp => tcp::requests(now, bytes, outstanding),
+            Parser::Stopped => Ok(()),
         };
         self.check(outcome);
     }
 
-    /// The server has sent these bytes. Each reply that ends in them is told.
-    pub fn replies(&mut self, now: Time, bytes: &[u8], mut told: impl FnMut(Reply)) {
+    /// Reads bytes from the server, and calls `on_reply` for each reply that ends in them.
+    pub fn replies(&mut self, now: Time, bytes: &[u8], mut on_reply: impl FnMut(Reply)) {
         let outstanding = &mut self.outstanding;
-        let answered = |since: Option<Time>| told(Reply { latency: since.map(|since| now.since(since)) });
-        let outcome = match &mut self.following {
-            Following::Memcached(memcached) => memcached.replies(bytes, outstanding, answered),
-            Following::Redis(redis) => redis.replies(bytes, outstanding, answered),
-            Following::Tcp => {
+        let answered = |since: Option<Time>| on_reply(Reply { latency: since.map(|since| now.since(since)) });
+        let outcome = match &mut self.parser {
+            Parser::Memcached(memcached) => memcached.replies(bytes, outstanding, answered),
+            Parser::Redis(redis) => redis.replies(bytes, outstanding, answered),
+            Parser::Tcp => {
                 tcp::replies(bytes, outstanding, answered);
                 Ok(())
             }
-            Following::Nothing => Ok(()),
+            Parser::Stopped => Ok(()),
         };
         self.check(outcome);
     }
 
     fn check(&mut self, outcome: Result<(), GaveUp>) {
-        if let Err(why) = outcome {
-            self.gave_up = Some(why);
-            self.following = Following::Nothing;
+        if let Err(reason) = outcome {
+            self.gave_up = Some(reason);
+            self.parser = Parser::Stopped;
             self.outstanding = Outstanding::default();
         }
     }
 
-    /// What waits now waits for the client, which does not read: its latency is no measure.
+    /// Excludes the outstanding requests from measurement. Call it when replies wait because the client does not read.
     pub fn excuse(&mut self) {
-        self.outstanding.excuse();
+        self.outstanding.stop_measuring();
     }
 
-    /// Since when the oldest request waits whose reply will be a measure.
+    /// When the oldest outstanding request that is measured was sent.
     pub fn pending_since(&self) -> Option<Time> {
         self.outstanding.since()
     }
 
-    /// Whether nothing is under way: no request that waits for its reply, no part of either. `None` when it does not know
-    /// any more.
+    /// Whether no request waits for its reply, and neither direction is inside a message. `None` after tracking
+    /// stopped.
     pub fn is_idle(&self) -> Option<bool> {
-        let between = match &self.following {
-            Following::Memcached(memcached) => memcached.is_between(),
-            Following::Redis(redis) => redis.is_between(),
-            Following::Tcp => true,
-            Following::Nothing => return None,
+        let is_between = match &self.parser {
+            Parser::Memcached(memcached) => memcached.is_between(),
+            Parser::Redis(redis) => redis.is_between(),
+            Parser::Tcp => true,
+            Parser::Stopped => return None,
         };
-        Some(between && self.outstanding.is_idle())
+        Some(is_between && self.outstanding.is_idle())
     }
 
-    /// Why it gave up, once.
+    /// Why tracking of this connection stopped. Reported once. Call it after each `requests` and `replies`.
     #[must_use]
     pub fn poll_gave_up(&mut self) -> Option<GaveUp> {
-        let why = self.gave_up.filter(|_| !self.is_told);
-        self.is_told |= why.is_some();
-        why
+        let reason = self.gave_up.filter(|_| !self.is_reported);
+        self.is_reported |= reason.is_some();
+        reason
     }
 }
 
@@ -135,19 +133,19 @@ mod tests {
     #[test]
     fn any_tcp_is_measured_from_first_byte_to_first_byte() {
         let mut tracker = Tracker::new(Protocol::Tcp);
-        let mut heard = None;
-        tracker.replies(Time(1), b"greeting", |_| panic!("nobody asked"));
+        let mut latency = None;
+        tracker.replies(Time(1), b"greeting", |_| panic!("a greeting is not a reply"));
         tracker.requests(Time(10), b"he");
         tracker.requests(Time(20), b"llo");
         assert_eq!((tracker.pending_since(), tracker.is_idle()), (Some(Time(10)), Some(false)));
-        tracker.replies(Time(25), b"wo", |reply| heard = reply.latency);
-        assert_eq!(heard, Some(Duration::from_nanos(15)));
+        tracker.replies(Time(25), b"wo", |reply| latency = reply.latency);
+        assert_eq!(latency, Some(Duration::from_nanos(15)));
         tracker.replies(Time(30), b"rld", |_| panic!("the rest of the same reply"));
         assert_eq!((tracker.pending_since(), tracker.is_idle()), (None, Some(true)));
     }
 
     #[test]
-    fn giving_up_is_told_once_and_is_for_ever() {
+    fn tracking_stops_for_good_and_reports_it_once() {
         let mut tracker = Tracker::new(Protocol::Redis);
         assert_eq!(tracker.poll_gave_up(), None);
         tracker.requests(Time(1), b"PING\r\n");

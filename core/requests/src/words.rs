@@ -1,16 +1,15 @@
-//! Lines of words that come in pieces.
+//! Incremental parser for lines of words.
 
 use crate::gave_up::GaveUp;
 
-/// Bytes of a word that are kept: no command, number or option that matters is longer.
+/// Bytes of a word that are stored. No command, number or option that is recognised is longer.
 const KEPT_BYTES: usize = 24;
 
-/// One word of a line, as far as it is kept.
+/// One word of a line. Only its first bytes are stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Word {
-    /// Its place in the line, from 0.
     pub index: u32,
-    /// All its bytes.
+    /// Length of the complete word in bytes.
     pub length: u64,
     kept: [u8; KEPT_BYTES],
 }
@@ -20,13 +19,12 @@ impl Word {
         Word { index, length: 0, kept: [0; KEPT_BYTES] }
     }
 
-    /// The word, or nothing when it is too long to be one that matters.
+    /// The word, or an empty slice if the word is longer than the stored bytes.
     pub fn text(&self) -> &[u8] {
         usize::try_from(self.length).ok().and_then(|length| self.kept.get(..length)).unwrap_or_default()
     }
 
-    /// In capital letters.
-    pub fn capitals(&self) -> Word {
+    pub fn to_uppercase(&self) -> Word {
         Word { kept: self.kept.map(|byte| byte.to_ascii_uppercase()), ..*self }
     }
 
@@ -39,19 +37,18 @@ impl Word {
     }
 }
 
-/// What comes next in a line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Piece {
     Word(Word),
     End,
 }
 
-/// A line that ends in a line feed, with or without a carriage return before it; its words are separated by spaces.
+/// A line of words separated by spaces. It ends with LF or CR LF.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line {
     word: Word,
     has_return: bool,
-    /// The word before the end was given out.
+    /// The line feed was consumed, and `Piece::End` is the next piece.
     is_ending: bool,
 }
 
@@ -60,17 +57,16 @@ impl Line {
         Line { word: Word::new(0), has_return: false, is_ending: false }
     }
 
-    /// Whether nothing of it has come.
     pub fn is_empty(&self) -> bool {
         self.word.index == 0 && self.word.length == 0 && !self.has_return
     }
 
-    /// Whether its end has come and was not given out.
+    /// Whether `next` returns `Piece::End` without further input.
     pub fn is_ending(&self) -> bool {
         self.is_ending
     }
 
-    /// Takes from the input until a word or the line ends. `None`: there is more to come.
+    /// Consumes input up to the end of a word or of the line. `None`: the word is incomplete.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Piece>, GaveUp> {
         loop {
             if self.is_ending {
@@ -110,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// Words with their places, and where lines end.
+    /// Words with their indices; `None` is the end of a line.
     type Found = Vec<Option<(u32, Vec<u8>)>>;
 
     fn words(text: &[u8], cut: usize) -> Result<Found, GaveUp> {

@@ -1,13 +1,13 @@
-//! Any bytes, cut anywhere: nothing panics, memory is bounded, and pieces tell the same as the whole.
+//! Trackers do not panic on any bytes, and their results do not depend on how the streams are cut into pieces.
 
 mod world;
 
 use proptest::prelude::*;
 use spillway_requests::Protocol;
-use world::{Heard, Step, play};
+use world::{Outcome, Step, play};
 
-/// Plays any conversation three times: whole, and cut in two ways. What a seeded mutator drives as well.
-fn the_same_however_cut(protocol: Protocol, steps: &[Step], mut seed: u64) -> Heard {
+/// Plays a conversation three times, whole and cut in two ways, and returns the common outcome.
+fn play_with_all_cuts(protocol: Protocol, steps: &[Step], mut seed: u64) -> Outcome {
     let whole = play(protocol, steps, |all| all);
     assert_eq!(play(protocol, steps, |_| 1), whole);
     let cut = play(protocol, steps, |all| {
@@ -22,7 +22,7 @@ fn protocol() -> impl Strategy<Value = Protocol> {
     prop_oneof![Just(Protocol::Memcached), Just(Protocol::Redis), Just(Protocol::Tcp)]
 }
 
-/// Fragments of both protocols, and junk.
+/// Valid parts of both protocols, and random bytes.
 fn fragment() -> impl Strategy<Value = Vec<u8>> {
     let known = prop::sample::select(vec![
         "get a\r\n",
@@ -86,13 +86,13 @@ fn conversation() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #[test]
     fn any_conversation(protocol in protocol(), steps in conversation(), seed in any::<u64>()) {
-        let heard = the_same_however_cut(protocol, &steps, seed);
-        prop_assert_eq!(heard.gave_up.is_some(), heard.is_idle.is_none());
+        let outcome = play_with_all_cuts(protocol, &steps, seed);
+        prop_assert_eq!(outcome.gave_up.is_some(), outcome.is_idle.is_none());
     }
 
-    /// Requests and replies that match: each is told, with its time.
+    /// Every reply of a valid conversation is reported with its latency.
     #[test]
-    fn honest_memcached(sizes in prop::collection::vec((0..2000_usize, any::<bool>()), 1..30), seed in any::<u64>()) {
+    fn valid_memcached(sizes in prop::collection::vec((0..2000_usize, any::<bool>()), 1..30), seed in any::<u64>()) {
         let (mut steps, mut expected) = (Vec::new(), 0);
         for (size, is_quiet) in sizes {
             let value = "\r\nEND\r\n".repeat(size / 7 + 1)[..size].to_owned();
@@ -102,9 +102,9 @@ proptest! {
             steps.push(Step::Answers(format!("{stored}VALUE k 0 {size}\r\n{value}\r\nEND\r\n").into_bytes()));
             expected += 2 - usize::from(is_quiet);
         }
-        let heard = the_same_however_cut(Protocol::Memcached, &steps, seed);
-        prop_assert_eq!((heard.gave_up, heard.is_idle), (None, Some(true)));
-        prop_assert_eq!(heard.latencies.len(), expected);
-        prop_assert!(heard.latencies.iter().all(|latency| latency.is_some_and(|time| time.as_nanos() == 10)));
+        let outcome = play_with_all_cuts(Protocol::Memcached, &steps, seed);
+        prop_assert_eq!((outcome.gave_up, outcome.is_idle), (None, Some(true)));
+        prop_assert_eq!(outcome.latencies.len(), expected);
+        prop_assert!(outcome.latencies.iter().all(|latency| latency.is_some_and(|time| time.as_nanos() == 10)));
     }
 }

@@ -4,7 +4,7 @@ mod world;
 
 use spillway_requests::{GaveUp, OUTSTANDING_MAX, Protocol};
 use spillway_transport::Time;
-use world::{Step, answers, asks, expect, expect_gave_up, heard};
+use world::{Step, answers, asks, expect, expect_gave_up, outcome};
 
 const M: Protocol = Protocol::Memcached;
 
@@ -33,18 +33,18 @@ fn classic_commands() {
         ("incr a x\r\n", "CLIENT_ERROR invalid numeric delta argument\r\n"),
     ] {
         if reply.is_empty() {
-            let heard = heard(M, &[asks(request)]);
-            assert_eq!((heard.gave_up, heard.is_idle, heard.pending_since), (None, Some(false), None));
+            let outcome = outcome(M, &[asks(request)]);
+            assert_eq!((outcome.gave_up, outcome.is_idle, outcome.pending_since), (None, Some(false), None));
             continue;
         }
         expect(M, &[asks(request), answers(reply)], &[10]);
-        let waits = heard(M, &[asks(request), answers(&reply[..reply.len() - 1])]);
+        let waits = outcome(M, &[asks(request), answers(&reply[..reply.len() - 1])]);
         assert_eq!((waits.latencies.len(), waits.pending_since), (0, Some(Time(0))), "{request:?}");
     }
 }
 
 #[test]
-fn operators_commands_are_no_measure() {
+fn operators_commands_are_not_measured() {
     for (request, reply) in [
         ("stats\r\n", "STAT pid 1\r\nSTAT version OK\r\nEND\r\n"),
         ("stats reset\r\n", "RESET\r\n"),
@@ -66,16 +66,16 @@ fn operators_commands_are_no_measure() {
 }
 
 #[test]
-fn replies_that_are_not_sent_are_not_awaited() {
+fn quiet_commands_are_not_awaited() {
     let set = "set a 0 0 1 noreply\r\nx\r\n";
     expect(M, &[asks(set)], &[]);
     expect(M, &[asks(set.repeat(3 * OUTSTANDING_MAX) + "get a\r\n"), answers("END\r\n")], &[10]);
     expect(M, &[asks("delete a noreply\r\n"), asks("quit\r\n")], &[]);
-    // An error may be of either: it is not said which.
+    // An error line does not say which request it belongs to.
     let error = "SERVER_ERROR object too large for cache\r\n";
     expect(M, &[asks(set), answers(error)], &[]);
     expect_gave_up(M, &[asks(set), asks("get a\r\n"), answers(error)], GaveUp::Ambiguous);
-    // Not a flag here, but a key.
+    // In this command, `noreply` is a key.
     expect(M, &[asks("get noreply\r\n"), answers("END\r\n")], &[10]);
 }
 
@@ -96,14 +96,14 @@ fn meta_commands() {
     ] {
         expect(M, &[asks(request), answers(reply)], &[10]);
     }
-    // Quiet ones, and what ends them.
+    // Quiet requests are complete when a later request is answered.
     let pipe = "mg a q v\r\nmg b v q\r\nms c 1 q\r\nx\r\nmd d q\r\nmn\r\n";
     for reply in ["MN\r\n", "VA 1\r\nx\r\nMN\r\n", "VA 1\r\nx\r\nVA 1\r\ny\r\nNS\r\nMN\r\n"] {
         expect(M, &[asks(pipe), answers(reply)], &[10]);
     }
     let unclear = [asks("mg a q v\r\nmg b v\r\n"), answers("VA 1\r\nx\r\n")];
     expect_gave_up(M, &unclear, GaveUp::Ambiguous);
-    // A key that begins like the flag.
+    // In this command, `q` is a key and not the quiet flag.
     expect(M, &[asks("mg q v\r\n"), answers("EN\r\n")], &[10]);
 }
 
@@ -122,15 +122,15 @@ fn pipelines_are_answered_in_order() {
 }
 
 #[test]
-fn too_many_that_came_one_by_one_are_too_many() {
+fn too_many_groups_of_requests_stop_the_tracking() {
     let mut steps: Vec<Step> = (0..OUTSTANDING_MAX).map(|_| asks("get a\r\n")).collect();
-    assert_eq!(heard(M, &steps).gave_up, None);
+    assert_eq!(outcome(M, &steps).gave_up, None);
     steps.push(asks("get a\r\n"));
     expect_gave_up(M, &steps, GaveUp::TooManyOutstanding);
 }
 
 #[test]
-fn what_cannot_be_followed_is_given_up() {
+fn malformed_streams_stop_the_tracking() {
     let long = format!("set {} 0 0 1\r\n", "k".repeat(251));
     for (request, why) in [
         ("GET / HTTP/1.1\r\n", GaveUp::UnknownCommand),
@@ -175,7 +175,7 @@ fn reply(opcode: u8, value: &str) -> Vec<u8> {
 fn the_binary_protocol() {
     let (get, getq, setq, noop, stat) = (0x00, 0x09, 0x11, 0x0a, 0x10);
     expect(M, &[asks(request(get, "a")), answers(reply(get, "value"))], &[10]);
-    // Quiet ones that hit and miss, up to the one that is sure.
+    // Quiet requests with and without replies, up to a request that must have one.
     let many = [request(getq, "a"), request(getq, "b"), request(setq, "c"), request(noop, "")].concat();
     for replies in [
         vec![reply(noop, "")],

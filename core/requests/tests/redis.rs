@@ -4,7 +4,7 @@ mod world;
 
 use spillway_requests::{GaveUp, OUTSTANDING_MAX, Protocol};
 use spillway_transport::Time;
-use world::{answers, asks, expect, expect_gave_up, heard};
+use world::{answers, asks, expect, expect_gave_up, outcome};
 
 const R: Protocol = Protocol::Redis;
 
@@ -26,14 +26,14 @@ fn requests_in_arrays_and_in_lines() {
         command(&["NO.SUCH.MODULE.COMMAND.AT.ALL", "x"]),
     ] {
         expect(R, &[asks(&request), answers("+OK\r\n")], &[10]);
-        let part = heard(R, &[asks(&request[..request.len() - 1])]);
+        let part = outcome(R, &[asks(&request[..request.len() - 1])]);
         assert_eq!((part.pending_since, part.is_idle), (None, Some(false)), "{request:?}");
     }
     expect(R, &[asks("\r\n*0\r\n")], &[]);
 }
 
 #[test]
-fn what_may_block_is_no_measure_nor_is_what_waits_behind_it() {
+fn blocking_commands_and_those_behind_them_are_not_measured() {
     for words in [
         &["BLPOP", "a", "0"][..],
         &["brpop", "a", "1"],
@@ -49,7 +49,7 @@ fn what_may_block_is_no_measure_nor_is_what_waits_behind_it() {
         &["DEBUG", "SLEEP", "1"],
     ] {
         let blocks = command(words);
-        let lone = heard(R, &[asks(&blocks)]);
+        let lone = outcome(R, &[asks(&blocks)]);
         assert_eq!((lone.pending_since, lone.is_idle), (None, Some(false)), "{words:?}");
         let steps =
             [asks("PING\r\n".to_owned() + &blocks + "PING\r\n"), answers("+PONG\r\n*-1\r\n+PONG\r\n")];
@@ -70,7 +70,7 @@ fn transactions_and_nested_replies() {
         answers("*2\r\n:1\r\n%1\r\n+a\r\n*2\r\n$-1\r\n_\r\n"),
     ];
     expect(R, &steps, &[10, 10, 20]);
-    // A push message answers nobody, before or between replies.
+    // Push messages are not replies.
     let push = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n";
     expect(
         R,
@@ -82,7 +82,7 @@ fn transactions_and_nested_replies() {
 }
 
 #[test]
-fn servers_that_speak_by_themselves_are_not_measured() {
+fn subscriptions_and_disabled_replies_stop_the_tracking() {
     for words in [
         &["SUBSCRIBE", "a"][..],
         &["psubscribe", "a*"],
@@ -98,14 +98,14 @@ fn servers_that_speak_by_themselves_are_not_measured() {
 }
 
 #[test]
-fn what_cannot_be_followed_is_given_up() {
+fn malformed_streams_stop_the_tracking() {
     for request in ["*x\r\n", "*1\r\nGET\r\n", "*1\r\n$x\r\n", "*1\r\n$-1\r\n", "*1\rx", "a\rb\r\n"] {
         expect_gave_up(R, &[asks(request)], GaveUp::Syntax);
     }
     expect_gave_up(R, &[answers("-DENIED Redis is running in protected mode\r\n")], GaveUp::Unasked);
     expect_gave_up(R, &[asks("PING\r\n"), answers("PONG\r\n")], GaveUp::Syntax);
     let mut steps: Vec<_> = (0..OUTSTANDING_MAX).map(|_| asks("PING\r\n")).collect();
-    assert_eq!(heard(R, &steps).pending_since, Some(Time(0)));
+    assert_eq!(outcome(R, &steps).pending_since, Some(Time(0)));
     steps.push(asks("PING\r\n"));
     expect_gave_up(R, &steps, GaveUp::TooManyOutstanding);
 }

@@ -1,4 +1,4 @@
-//! Bytes that wait, in pieces, so that memory is given back as they go.
+//! Queues of waiting bytes, in pieces, so that memory is released while a queue empties.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -6,12 +6,11 @@ use alloc::vec::Vec;
 
 use crate::memory::Memory;
 
-/// Capacity of a backlog's first piece; each further one is twice as large as the one before,
+/// Capacity of a backlog's first piece. Each further piece is twice as large as the previous one.
 const PIECE_BYTES_MIN: usize = 256;
-/// up to this.
 const PIECE_BYTES_MAX: usize = 16 * 1024;
 
-/// A queue of bytes. Empty ones hold no memory: few clients have any.
+/// A queue of bytes. An empty queue holds no memory, because most clients have no waiting bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog(Option<Box<Queue>>);
 
@@ -22,10 +21,11 @@ struct Queue {
     capacity: usize,
 }
 
-/// Filled once and emptied once: it never grows.
+/// Bytes that are filled up to the initial capacity and read once.
 #[derive(Debug)]
 struct Piece {
     bytes: Vec<u8>,
+    /// Offset of the first byte that was not removed.
     start: usize,
 }
 
@@ -38,12 +38,11 @@ impl Backlog {
         self.0.as_ref().map_or(0, |queue| queue.len)
     }
 
-    /// Bytes of memory that it takes.
     pub(crate) fn capacity(&self) -> usize {
         self.0.as_ref().map_or(0, |queue| queue.capacity)
     }
 
-    /// The oldest bytes, as many as lie in one piece: none only if it is empty.
+    /// The bytes of the oldest piece. Empty only if the backlog is empty.
     pub(crate) fn front(&self) -> &[u8] {
         let front = self.0.as_ref().and_then(|queue| queue.pieces.front());
         front.map_or(&[], |piece| &piece.bytes[piece.start..])
@@ -55,7 +54,7 @@ impl Backlog {
         }
     }
 
-    /// Drops a prefix: at most all of it.
+    /// Removes the first `taken` bytes, or all if there are fewer.
     pub(crate) fn advance(&mut self, taken: usize, memory: &mut Memory) {
         let Some(queue) = &mut self.0 else { return };
         queue.advance(taken, memory);
@@ -69,7 +68,7 @@ impl Backlog {
         self.advance(self.len(), memory);
     }
 
-    /// All of it in one piece, which the relay's memory no longer counts.
+    /// Removes all bytes and returns them. They are no longer counted in `memory`.
     pub(crate) fn take(&mut self, memory: &mut Memory) -> Vec<u8> {
         let mut all = Vec::with_capacity(self.len());
         while !self.is_empty() {
@@ -110,13 +109,13 @@ impl Queue {
         self.len -= left;
         while left > 0 {
             let Some(front) = self.pieces.front_mut() else { break };
-            let part = left.min(front.bytes.len() - front.start);
-            front.start += part;
-            left -= part;
+            let removed = left.min(front.bytes.len() - front.start);
+            front.start += removed;
+            left -= removed;
             if front.start == front.bytes.len() {
-                let gone = front.bytes.capacity();
-                self.capacity -= gone;
-                memory.changed(gone, 0);
+                let freed = front.bytes.capacity();
+                self.capacity -= freed;
+                memory.changed(freed, 0);
                 self.pieces.pop_front();
             }
         }
@@ -135,12 +134,12 @@ mod tests {
             let bytes: Vec<u8> = (pushed..pushed + step).map(|at| (at % 251) as u8).collect();
             backlog.push(&bytes, &mut memory);
             pushed += step;
-            let mut part = backlog.len() * 2 / 3;
-            while part > 0 {
+            let mut left = backlog.len() * 2 / 3;
+            while left > 0 {
                 assert_eq!(usize::from(backlog.front()[0]), taken % 251);
-                let bytes = part.min(backlog.front().len());
+                let bytes = left.min(backlog.front().len());
                 backlog.advance(bytes, &mut memory);
-                (taken, part) = (taken + bytes, part - bytes);
+                (taken, left) = (taken + bytes, left - bytes);
             }
             assert_eq!((memory.clients(), backlog.len()), (backlog.capacity(), pushed - taken));
             assert!(backlog.capacity() < backlog.len() + 2 * PIECE_BYTES_MAX);

@@ -1,4 +1,4 @@
-//! One link to a server in all its states: when it connects, what replaces it, and what it has done so far.
+//! One link to a server in all its states: connecting, open, replaced, closed.
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -8,7 +8,7 @@ use spillway_batch::{KeyId, LinkError, OpenerConfig, PolicyKind, Verdict};
 use spillway_transport::{Conn, Time};
 
 use crate::config::{ServiceConfig, Timeouts};
-use crate::counters::Past;
+use crate::counters::LinkTotals;
 use crate::links::linked::Linked;
 use crate::marked::Turns;
 use crate::reasons::LinkDown;
@@ -18,29 +18,29 @@ use crate::status::{LinkState, LinkStatus};
 #[derive(Debug)]
 pub(crate) struct Link {
     service: u16,
-    /// Which of the service's links.
+    /// Number among the service's links.
     number: u16,
     state: State,
-    tenure: Tenure,
-    /// Which of the service's keys it opens with.
+    lifecycle: Lifecycle,
+    /// Index of the key among the service's keys.
     key: usize,
-    /// Failures in a row.
+    /// Failures since the link was last up.
     failures: u32,
-    /// What its earlier connections have done.
-    past: Past,
+    /// Totals of earlier connections.
+    earlier: LinkTotals,
 }
 
-/// What a link is to its service.
+/// Whether a link accepts new clients, and whether it is opened again when it is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tenure {
-    /// Opened as configured, and opened again when it is lost.
+pub(crate) enum Lifecycle {
+    /// Configured; opened again when it is lost.
     Current,
-    /// Replaced, and takes clients until a new link is up. Its clients then have to leave within this time.
-    StandsIn { within: Option<Duration> },
-    /// Carries the clients that it has, until the deadline.
+    /// Replaced, but accepts clients until a new link is up. Its clients must leave `within` that time then.
+    Replaced { within: Option<Duration> },
+    /// Accepts no clients, and is closed when its last client has left or at the deadline.
     Retired { deadline: Option<Time> },
-    /// Its place is free.
-    Gone,
+    /// The index is not in use.
+    Free,
 }
 
 #[derive(Debug)]
@@ -51,17 +51,16 @@ enum State {
     Closed,
 }
 
-/// What is due on a link.
+/// What the caller must do after a timeout of a link.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Due {
     Nothing,
-    /// It is to be connected.
     Connect,
-    /// Its connection has failed.
+    /// Abort this connection: it has failed.
     Failed(Conn, LinkDown),
 }
 
-/// What a link had when it was closed.
+/// State of a link before it was closed.
 #[derive(Debug)]
 pub(crate) enum Ended {
     Nothing,
@@ -75,10 +74,10 @@ impl Link {
             service,
             number,
             state: State::Waiting { until: Time::ZERO },
-            tenure: Tenure::Current,
+            lifecycle: Lifecycle::Current,
             key: 0,
             failures: 0,
-            past: Past::default(),
+            earlier: LinkTotals::default(),
         }
     }
 
@@ -86,22 +85,21 @@ impl Link {
         self.service
     }
 
-    /// Which of the service's links it is.
     pub(crate) fn number(&self) -> u16 {
         self.number
     }
 
-    pub(crate) fn tenure(&self) -> Tenure {
-        self.tenure
+    pub(crate) fn lifecycle(&self) -> Lifecycle {
+        self.lifecycle
     }
 
-    /// What it has done since the start, its present connection included.
-    pub(crate) fn done(&self) -> Past {
-        let mut done = self.past;
+    /// Totals since the start, including the present connection.
+    pub(crate) fn totals(&self) -> LinkTotals {
+        let mut totals = self.earlier;
         if let Some(linked) = self.linked() {
-            linked.add_to(&mut done);
+            linked.add_to(&mut totals);
         }
-        done
+        totals
     }
 
     pub(crate) fn linked(&self) -> Option<&Linked> {
@@ -118,13 +116,11 @@ impl Link {
         }
     }
 
-    /// Whether new clients can be put on it.
     pub(crate) fn takes_clients(&self) -> bool {
-        let may = matches!(self.tenure, Tenure::Current | Tenure::StandsIn { .. });
-        may && self.linked().is_some_and(Linked::takes_clients)
+        let is_in_use = matches!(self.lifecycle, Lifecycle::Current | Lifecycle::Replaced { .. });
+        is_in_use && self.linked().is_some_and(Linked::takes_clients)
     }
 
-    /// What is due at this time.
     pub(crate) fn handle_timeout(&mut self, now: Time) -> Due {
         match &mut self.state {
             State::Waiting { until } if *until <= now => Due::Connect,
@@ -139,18 +135,17 @@ impl Link {
         }
     }
 
-    /// A connection to the server was begun.
     pub(crate) fn connecting(&mut self, conn: Conn, deadline: Time) {
         self.state = State::Connecting { conn, deadline };
     }
 
-    /// The key to authenticate with. Settings may have changed since the connection was begun.
+    /// The key to authenticate with. Falls back to the newest key if a reload has removed the chosen one.
     pub(crate) fn key(&self, service: &ServiceConfig) -> Key {
         let key = service.keys.get(self.key).or(service.keys.first()).cloned();
         key.unwrap_or_else(Key::loopback_only)
     }
 
-    /// The connection is open: both ends authenticate now.
+    /// The connection is open, and authentication begins.
     pub(crate) fn opened(
         &mut self,
         now: Time,
@@ -161,12 +156,12 @@ impl Link {
         self.state = State::Linked(Box::new(Linked::new(now, conn, config, fresh)));
     }
 
-    /// Both ends have authenticated. When it is lost it is opened with the newest key again.
-    pub(crate) fn came_up(&mut self) {
+    /// Both ends have authenticated. The next connection starts with the newest key again.
+    pub(crate) fn mark_up(&mut self) {
         self.failures = 0;
         self.key = 0;
         if let Some(linked) = self.linked_mut() {
-            linked.came_up();
+            linked.mark_up();
         }
     }
 
@@ -176,31 +171,31 @@ impl Link {
         }
     }
 
-    /// Ends its connection, whose end is the caller's.
+    /// Closes the link. The caller must end the returned connection.
     pub(crate) fn close(&mut self) -> Ended {
         match core::mem::replace(&mut self.state, State::Closed) {
             State::Waiting { .. } | State::Closed => Ended::Nothing,
             State::Connecting { conn, .. } => Ended::Connecting(conn),
             State::Linked(linked) => {
-                linked.add_to(&mut self.past);
+                linked.add_to(&mut self.earlier);
                 Ended::Linked(linked)
             }
         }
     }
 
-    /// A closed link is not opened again: its place is free. Returns what it has done.
+    /// Frees the index of a closed link. Returns the link's totals.
     #[must_use]
-    pub(crate) fn forget(&mut self) -> Past {
-        debug_assert!(matches!(self.state, State::Closed), "closed before it is forgotten");
-        self.tenure = Tenure::Gone;
-        core::mem::take(&mut self.past)
+    pub(crate) fn forget(&mut self) -> LinkTotals {
+        debug_assert!(matches!(self.state, State::Closed), "the link was closed before");
+        self.lifecycle = Lifecycle::Free;
+        core::mem::take(&mut self.earlier)
     }
 
-    /// The link is down. If the server did not accept its key and the service has an older one, that one is tried at once:
-    /// returns the key that was not accepted.
+    /// The link is down. If the server rejected its key and the service has an older one, schedules an attempt with
+    /// that key at once and returns the rejected key.
     pub(crate) fn try_older_key(&mut self, now: Time, keys: &[Key], why: LinkDown) -> Option<KeyId> {
         let is_refused = why == LinkDown::Link(LinkError::RefusedByServer(Verdict::Key));
-        if !is_refused || self.tenure != Tenure::Current {
+        if !is_refused || self.lifecycle != Lifecycle::Current {
             return None;
         }
         let tried = keys.get(self.key).map(Key::id);
@@ -213,8 +208,9 @@ impl Link {
         tried
     }
 
-    /// Waits before the next attempt: the minimum doubled for each failure in a row up to the maximum, and of
-    /// that between a half and all, by `random`, so that helpers do not come back all at once.
+    /// Schedules the next attempt and returns its delay: `reconnect_min`, doubled for each failure up to
+    /// `reconnect_max`, and reduced by up to a half with `random`, so that helpers do not all reconnect at the same
+    /// time.
     pub(crate) fn wait(&mut self, now: Time, timeouts: &Timeouts, random: u16) -> Duration {
         let longest = timeouts.reconnect_min.saturating_mul(1 << self.failures.min(16));
         let longest = longest.min(timeouts.reconnect_max);
@@ -224,27 +220,27 @@ impl Link {
         delay
     }
 
-    /// Another link takes its place. With `within`, its clients must leave in that time. False: it carries nothing, and may
-    /// be closed at once.
+    /// Replaces the link by a new one. With `within`, its clients must leave in that time. False: the link is not up,
+    /// and the caller must close it.
     #[must_use]
     pub(crate) fn replace(&mut self, now: Time, within: Option<Duration>) -> bool {
         let is_up = self.linked().is_some_and(Linked::is_up);
-        match self.tenure {
-            Tenure::Current if is_up => self.tenure = Tenure::StandsIn { within },
-            // Its clients were sent away before the server changed: from now on the deadline counts.
-            Tenure::StandsIn { within: None } if is_up => self.tenure = Tenure::StandsIn { within },
-            Tenure::Retired { deadline: None } => {
-                self.tenure = Tenure::Retired { deadline: within.map(|within| now + within) };
+        match self.lifecycle {
+            Lifecycle::Current if is_up => self.lifecycle = Lifecycle::Replaced { within },
+            // The earlier replacement set no time limit, this one does.
+            Lifecycle::Replaced { within: None } if is_up => self.lifecycle = Lifecycle::Replaced { within },
+            Lifecycle::Retired { deadline: None } => {
+                self.lifecycle = Lifecycle::Retired { deadline: within.map(|within| now + within) };
             }
-            Tenure::Current => return false,
-            Tenure::StandsIn { .. } | Tenure::Retired { .. } | Tenure::Gone => {}
+            Lifecycle::Current => return false,
+            Lifecycle::Replaced { .. } | Lifecycle::Retired { .. } | Lifecycle::Free => {}
         }
         true
     }
 
-    /// Takes no more clients, and ends with those that it has, or at the deadline.
+    /// Accepts no more clients; the link is closed when its last client has left, or at the deadline.
     pub(crate) fn retire(&mut self, deadline: Option<Time>) {
-        self.tenure = Tenure::Retired { deadline };
+        self.lifecycle = Lifecycle::Retired { deadline };
     }
 
     pub(crate) fn status(&self) -> LinkStatus {
@@ -253,7 +249,7 @@ impl Link {
             State::Connecting { .. } => LinkState::Connecting,
             State::Linked(linked) if !linked.is_up() => LinkState::Connecting,
             State::Linked(linked) if linked.is_draining() => LinkState::Draining,
-            State::Linked(_) if matches!(self.tenure, Tenure::Retired { .. }) => LinkState::Draining,
+            State::Linked(_) if matches!(self.lifecycle, Lifecycle::Retired { .. }) => LinkState::Draining,
             State::Linked(_) => LinkState::Up,
             State::Closed => LinkState::Closed,
         };
@@ -262,7 +258,7 @@ impl Link {
             state,
             connections: linked.map_or(0, |linked| u32::try_from(linked.connections()).unwrap_or(u32::MAX)),
             pending_bytes: linked.map_or(0, Linked::pending),
-            replaced: self.tenure != Tenure::Current,
+            replaced: self.lifecycle != Lifecycle::Current,
             key: linked.map(Linked::key),
             encrypted: linked.is_some_and(Linked::is_encrypted),
         }
@@ -271,8 +267,8 @@ impl Link {
 
 impl Turns for Link {
     fn deadline(&self) -> Option<Time> {
-        let retired = match self.tenure {
-            Tenure::Retired { deadline } => deadline,
+        let retired = match self.lifecycle {
+            Lifecycle::Retired { deadline } => deadline,
             _ => None,
         };
         let state = match &self.state {
@@ -289,7 +285,7 @@ impl Turns for Link {
     }
 
     fn is_at_rest(&self) -> bool {
-        let has_ended = matches!(self.tenure, Tenure::Retired { .. })
+        let has_ended = matches!(self.lifecycle, Lifecycle::Retired { .. })
             && self.linked().is_none_or(|linked| linked.connections() == 0);
         !has_ended && self.linked().is_none_or(Linked::is_at_rest)
     }
@@ -302,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_longer_after_each_failure_and_never_too_long() {
+    fn the_delay_doubles_with_each_failure_up_to_the_maximum() {
         let reconnect_max = Duration::from_secs(2);
         let timeouts = Timeouts { reconnect_max, ..Timeouts::default() };
         let mut link = Link::new(0, 0);
@@ -315,7 +311,7 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(link.wait(Time(0), &timeouts, 0), reconnect_max / 2);
         }
-        link.came_up();
+        link.mark_up();
         assert_eq!(link.wait(Time(7), &timeouts, 0), timeouts.reconnect_min / 2);
     }
 
@@ -327,20 +323,20 @@ mod tests {
         assert_eq!(link.try_older_key(Time(0), &keys, LinkDown::HostFull), None);
         assert_eq!(link.try_older_key(Time(3), &keys, refused), Some(keys[0].id()));
         assert_eq!(link.handle_timeout(Time(3)), Due::Connect, "at once");
-        assert_eq!(link.try_older_key(Time(4), &keys, refused), None, "there is no other");
+        assert_eq!(link.try_older_key(Time(4), &keys, refused), None, "both keys were tried");
         link.retire(None);
-        assert_eq!(link.try_older_key(Time(5), &keys, refused), None, "it was replaced");
+        assert_eq!(link.try_older_key(Time(5), &keys, refused), None, "the link was replaced");
     }
 
     #[test]
-    fn a_link_that_carries_nothing_ends_when_it_is_replaced() {
+    fn a_replaced_link_is_closed_at_once_unless_it_is_up() {
         let mut link = Link::new(0, 0);
         assert!(!link.replace(Time(0), None));
         link.retire(None);
         let within = Duration::from_secs(1);
         assert!(link.replace(Time(5), Some(within)));
-        assert_eq!(link.tenure(), Tenure::Retired { deadline: Some(Time(5) + within) });
+        assert_eq!(link.lifecycle(), Lifecycle::Retired { deadline: Some(Time(5) + within) });
         assert!(link.replace(Time(9), Some(within)), "the first deadline stays");
-        assert_eq!(link.deadline(), Some(Time(0)), "it would connect");
+        assert_eq!(link.deadline(), Some(Time(0)), "the attempt to connect");
     }
 }

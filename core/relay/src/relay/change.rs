@@ -1,4 +1,4 @@
-//! Other settings for a running relay: what stays the same goes on, undisturbed.
+//! Reconfiguration of a running relay, without effect on what does not change.
 
 use core::time::Duration;
 
@@ -8,35 +8,37 @@ use super::Relay;
 use crate::config::{Config, ConfigError, SERVICES_MAX, ServiceConfig};
 
 impl Relay {
-    /// Whether [`reconfigure`](Self::reconfigure) would take this.
+    /// Checks whether [`reconfigure`](Self::reconfigure) would accept this configuration.
     ///
     /// # Errors
-    /// As of `reconfigure`.
+    /// Those of `reconfigure`.
     pub fn check_change(&self, config: &Config) -> Result<(), ConfigError> {
         if self.is_draining() {
             return Err(ConfigError::GoingAway);
         }
         config.check()?;
-        let is_new = |service: &&ServiceConfig| self.services.place_of(&service.name).is_none();
+        let is_new = |service: &&ServiceConfig| self.services.index_of(&service.name).is_none();
         let new = config.services.iter().filter(is_new).count();
         if self.services.len() + new > SERVICES_MAX { Err(ConfigError::TooManyServices) } else { Ok(()) }
     }
 
-    /// Puts other settings in force, all but the timeouts. Services are told apart by their names:
+    /// Applies a new configuration, except for `timeouts`, `first_window_bytes` and `unauthenticated`, which are fixed
+    /// when the relay starts. Services are identified by name:
     ///
-    /// - one that is no longer there is drained within `within`; one that was drained comes back;
-    /// - ranges of clients, client keys and listeners concern clients that come from now on;
-    /// - where the server, this helper's newest key, the number of links or the bounds of connections change, or the
-    ///   key in use goes, new links are opened. The old ones take clients until a new one is up; then they end with
-    ///   their clients. For another server, clients on old links have to be gone after `within`, and library clients
-    ///   are told;
-    /// - where encryption becomes required, links and library clients without it have to be gone after `within`;
-    /// - when batches go is changed on links that are open.
+    /// - A service that is no longer configured is drained within `within`. A configured service that drains or has
+    ///   drained accepts clients again.
+    /// - Ranges of clients, client keys and listeners apply to new clients.
+    /// - New links are opened if the server, this helper's newest key, the number of links or the limits of connections
+    ///   change, or if the key in use is removed. The old links accept clients until a new one is up, and are closed
+    ///   when their clients have left. If the server changes, clients must leave the old links within `within`, and
+    ///   library clients are sent *drain*.
+    /// - If encryption becomes required, links and library clients without encryption must end within `within`.
+    /// - The batch policy applies to open links at once.
     ///
     /// The transport must have the listeners that `config` names.
     ///
     /// # Errors
-    /// What cannot be served; everything is as it was, then.
+    /// The configuration is invalid, or the relay drains. The present configuration stays in force.
     pub fn reconfigure<T: Transport>(
         &mut self,
         now: Time,
@@ -51,15 +53,15 @@ impl Relay {
         self.memory.set_max(config.memory_bytes_max);
         self.keep_within_memory(out);
         self.load.change(&config);
-        for place in 0..self.services.len() {
-            let name = &self.services[place].config().name;
+        for service_index in 0..self.services.len() {
+            let name = &self.services[service_index].config().name;
             if !config.services.iter().any(|service| service.name == *name) {
-                self.remove_service(now, place, within, out);
+                self.remove_service(now, service_index, within, out);
             }
         }
         for service in config.services {
-            match self.services.place_of(&service.name) {
-                Some(place) => self.change_service(now, place, service, within, out),
+            match self.services.index_of(&service.name) {
+                Some(service_index) => self.change_service(now, service_index, service, within, out),
                 None => self.add_service(service),
             }
         }
@@ -69,32 +71,38 @@ impl Relay {
         Ok(())
     }
 
-    fn remove_service<T: Transport>(&mut self, now: Time, place: usize, within: Duration, out: &mut T) {
-        if self.services[place].remove() {
-            self.drain_one(now, place, within, out);
+    fn remove_service<T: Transport>(
+        &mut self,
+        now: Time,
+        service_index: usize,
+        within: Duration,
+        out: &mut T,
+    ) {
+        if self.services[service_index].remove() {
+            self.drain_one(now, service_index, within, out);
         }
     }
 
     fn change_service<T: Transport>(
         &mut self,
         now: Time,
-        place: usize,
+        service_index: usize,
         config: ServiceConfig,
         within: Duration,
         out: &mut T,
     ) {
         let policy = config.policy;
-        let changes = self.services[place].change(config);
+        let changes = self.services[service_index].change(config);
         if changes.policy {
-            for index in self.links_of(place) {
+            for index in self.links_of(service_index) {
                 self.links[index].set_policy(policy);
             }
         }
-        if changes.links || self.uses_another_key(place) {
-            self.replace_links(now, place, changes.server.then_some(within), out);
+        if changes.links || self.uses_another_key(service_index) {
+            self.replace_links(now, service_index, changes.server.then_some(within), out);
         }
         if changes.encryption {
-            self.end_unencrypted(now, place, within);
+            self.end_unencrypted(now, service_index, within);
         }
     }
 }

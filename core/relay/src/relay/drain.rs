@@ -1,24 +1,23 @@
-//! Going away: the whole relay, or one of its services. And the operator's override, by which a service helps no clients for
-//! a time: unlike a drain it is not the end. Links stay open, and plain clients that are there are served.
+//! Drains of the relay or of one service, and the operator's override. Unlike a drain, the override `off` keeps links
+//! open and serves the connected plain clients.
 
 use core::time::Duration;
 
 use spillway_policy::Override;
 use spillway_transport::{Conn, Time, Transport};
 
-use super::{Relay, milliseconds, number_of};
+use super::{Relay, milliseconds, service_number};
 use crate::notice::Notice;
 
 impl Relay {
-    /// Goes away: takes no more clients, tells library clients to move, and resets those that are left after
+    /// Drains the relay: accepts no more clients, sends library clients *drain*, and resets the remaining clients after
     /// `within`. A second call can only bring the deadline forward.
     pub fn drain<T: Transport>(&mut self, now: Time, within: Duration, out: &mut T) {
-        self.is_going = true;
+        self.is_draining = true;
         (0..self.services.len()).for_each(|service| self.drain_one(now, service, within, out));
     }
 
-    /// Does the same for one service. It comes back when the relay is [configured](Self::reconfigure) again. False
-    /// where there is none of this name.
+    /// Drains one service, until the relay is [configured](Self::reconfigure) again. False: no service has this name.
     pub fn drain_service<T: Transport>(
         &mut self,
         now: Time,
@@ -26,26 +25,31 @@ impl Relay {
         within: Duration,
         out: &mut T,
     ) -> bool {
-        let found = self.services.present(name);
+        let found = self.services.index_of_active(name);
         found.map(|service| self.drain_one(now, service, within, out)).is_some()
     }
 
-    pub(super) fn drain_one<T: Transport>(&mut self, now: Time, place: usize, within: Duration, out: &mut T) {
-        if self.services[place].begin_drain(now, within) {
-            self.update_listening(place, out);
-            self.send_away(place, within);
+    pub(super) fn drain_one<T: Transport>(
+        &mut self,
+        now: Time,
+        service_index: usize,
+        within: Duration,
+        out: &mut T,
+    ) {
+        if self.services[service_index].begin_drain(now, within) {
+            self.update_listening(service_index, out);
+            self.send_drain_to_all(service_index, within);
         }
     }
 
-    /// Tells a service's library clients to go elsewhere.
-    fn send_away(&mut self, place: usize, within: Duration) {
-        for conn in self.clients.of_service(number_of(place)) {
-            self.say_drain(conn, milliseconds(within));
+    fn send_drain_to_all(&mut self, service_index: usize, within: Duration) {
+        for conn in self.clients.of_service(service_number(service_index)) {
+            self.send_drain(conn, milliseconds(within));
         }
     }
 
-    /// Tells a client to go elsewhere, if it is a library client that has authenticated.
-    pub(super) fn say_drain(&mut self, conn: Conn, deadline_ms: u32) {
+    /// Sends *drain* to a client, if it is a library client that has authenticated.
+    pub(super) fn send_drain(&mut self, conn: Conn, deadline_ms: u32) {
         if let Some(client) = self.clients.library_mut(conn)
             && client.drain(deadline_ms)
         {
@@ -55,16 +59,16 @@ impl Relay {
 
     /// Whether [`drain`](Self::drain) was called.
     pub fn is_draining(&self) -> bool {
-        self.is_going
+        self.is_draining
     }
 
-    /// Whether all clients and links are gone after [`drain`](Self::drain), so that the transport may be closed
-    /// once it has sent what it has queued.
+    /// Whether all clients and links have ended after [`drain`](Self::drain). The transport can be closed when its
+    /// queues are empty.
     pub fn is_drained(&self) -> bool {
-        self.is_going && self.services.iter().all(|service| service.is_drained())
+        self.is_draining && self.services.iter().all(|service| service.is_drained())
     }
 
-    /// The turn of services in which something has changed.
+    /// Processes the services in which something has changed.
     pub(super) fn services_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
         let services = self.services.begin_turn(now);
         for service in services.iter().copied() {
@@ -74,51 +78,51 @@ impl Relay {
         self.services.end_turn(services);
     }
 
-    /// A drain ends when the last client has left, or at its deadline.
-    pub(super) fn advance_drain<T: Transport>(&mut self, now: Time, place: usize, out: &mut T) {
-        if !self.services[place].drain_is_due(now) {
+    /// Ends a service's drain when the last client has left, or at its deadline.
+    pub(super) fn advance_drain<T: Transport>(&mut self, now: Time, service_index: usize, out: &mut T) {
+        if !self.services[service_index].drain_is_due(now) {
             return;
         }
-        let clients = self.services[place].clients();
+        let clients = self.services[service_index].clients();
         if clients > 0 {
-            let service = number_of(place);
+            let service = service_number(service_index);
             self.notices.push(Notice::DrainDeadline { service, clients });
             for conn in self.clients.of_service(service) {
                 self.reset_client(conn, out);
             }
         }
-        for link in self.links_of(place) {
+        for link in self.links_of(service_index) {
             self.close_link(now, link, out);
-            if self.services[place].is_removed() {
+            if self.services[service_index].is_removed() {
                 self.forget_link(link);
             }
         }
-        self.services[place].end_drain();
+        self.services[service_index].end_drain();
     }
 
-    /// The operator's override for a service, for ever or for a time. *off*: library clients are to go elsewhere within
-    /// `within`. False where there is no service of this name.
+    /// Sets the operator's override of a service, with an optional time limit. With `off`, library clients are sent
+    /// *drain* with the deadline `within`. False: no service has this name.
     pub fn say<T: Transport>(
         &mut self,
         now: Time,
         name: &str,
-        (word, lasts): (Override, Option<Duration>),
+        (relief, duration): (Override, Option<Duration>),
         within: Duration,
         out: &mut T,
     ) -> bool {
-        let Some(place) = self.services.present(name) else { return false };
-        self.services[place].say(now, word, lasts);
-        self.update_listening(place, out);
-        if word == Override::Off {
-            self.send_away(place, within);
+        let Some(service_index) = self.services.index_of_active(name) else { return false };
+        self.services[service_index].set_override(now, relief, duration);
+        self.update_listening(service_index, out);
+        if relief == Override::Off {
+            self.send_drain_to_all(service_index, within);
         }
         true
     }
 
-    /// A service listens again when its override has ended.
-    pub(super) fn end_override<T: Transport>(&mut self, now: Time, place: usize, out: &mut T) {
-        if self.services[place].override_ends(now) {
-            self.update_listening(place, out);
+    /// Opens a service's listeners when its override has ended.
+    pub(super) fn end_override<T: Transport>(&mut self, now: Time, service_index: usize, out: &mut T) {
+        if self.services[service_index].end_override(now) {
+            self.update_listening(service_index, out);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The transport's events: each goes to the client or link that holds its connection. Then timers, and the end of a turn.
+//! Dispatch of the transport's events to clients and links, timeouts, and the end of a turn.
 
 use core::net::SocketAddr;
 
 use spillway_transport::{Application, Conn, Event, HostLimit, LostReason, Time, Transport};
 
 use super::Relay;
-use crate::clients::{Holder, Sort};
+use crate::clients::{ClientType, ConnRole};
 use crate::reasons::LinkDown;
 use crate::timers::Timer;
 
@@ -13,7 +13,8 @@ impl Application for Relay {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         self.begin_turn(now, out);
         if let Event::Opened { .. } = event {
-            // What the host has not taken in the last turn is known since this one began: it is no reason to refuse anybody.
+            // `begin_turn` has counted the bytes that the host did not take. Close the largest clients first, so that
+            // the new one is not rejected because of them.
             self.keep_within_memory(out);
         }
         match event {
@@ -54,7 +55,7 @@ impl Application for Relay {
     }
 
     fn handle_refused(&mut self, listener: u16, limit: HostLimit, peers: u64) {
-        // One that no service uses any more closes within this turn.
+        // `None`: no service uses the listener any more, and it is closed in this turn.
         if let Some((service, _)) = self.listeners.user(listener) {
             self.service_mut(service).counters_mut().refused.count_at_host(limit, peers);
         }
@@ -79,9 +80,9 @@ impl Application for Relay {
             self.library_turn(conn, out);
             nth += 1;
         }
-        self.clients.none_is_dirty();
+        self.clients.clear_dirty();
         self.services_turn(now, out);
-        self.memory.turn_ends(out);
+        self.memory.end_turn(out);
         self.keep_within_memory(out);
         self.turn.is_begun = false;
     }
@@ -89,7 +90,7 @@ impl Application for Relay {
     fn poll_timeout(&self) -> Option<Time> {
         let (links, services) = (self.links.next_deadline(), self.services.next_deadline());
         let (clients, memory) = (self.clients.poll_timeout(), self.pressure.poll_timeout());
-        [links, services, clients, memory, self.encrypted_by].into_iter().flatten().min()
+        [links, services, clients, memory, self.encryption_deadline].into_iter().flatten().min()
     }
 }
 
@@ -106,91 +107,90 @@ impl Relay {
             return self.link_opened(now, conn, out);
         };
         match self.listeners.user(listener) {
-            Some((service, Sort::Raw)) => self.raw_opened(conn, service, peer, out),
-            Some((service, Sort::Library)) => self.library_opened(now, conn, service, peer, out),
+            Some((service, ClientType::Plain)) => self.plain_opened(conn, service, peer, out),
+            Some((service, ClientType::Library)) => self.library_opened(now, conn, service, peer, out),
             None => out.abort(conn),
         }
     }
 
-    /// Bytes have come, or what came behind a PROXY header.
+    /// Handles received bytes, also those that followed a PROXY header.
     pub(super) fn data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
         match self.clients.get_mut(conn) {
-            Some(Holder::Raw(client)) => {
+            Some(ConnRole::Plain(client)) => {
                 let Some(linked) = self.links.carrier(client.link()) else { return };
                 self.services[usize::from(client.service())].counters_mut().requests.count(bytes.len());
                 client.request(now, conn, bytes, linked, &mut self.memory, out);
                 linked.transmit_large(now, out);
             }
-            Some(Holder::Library(_)) => self.library_data(now, conn, bytes, out),
-            Some(Holder::Link(link)) => {
+            Some(ConnRole::Library(_)) => self.library_data(now, conn, bytes, out),
+            Some(ConnRole::Link(link)) => {
                 let link = *link;
                 self.link_data(now, link, bytes, out);
             }
-            Some(Holder::Announcing(_)) => self.announcing_data(now, conn, bytes, out),
-            Some(Holder::Leaving(leaving)) => {
-                leaving.spoke();
-                self.reset_if_it_spoke(conn, out);
+            Some(ConnRole::AwaitingHeader(_)) => self.header_data(now, conn, bytes, out),
+            Some(ConnRole::Lingering(lingering)) => {
+                lingering.received_after_close();
+                self.reset_if_sent_after_close(conn, out);
             }
-            Some(Holder::Free) | None => {}
+            Some(ConnRole::Free) | None => {}
         }
     }
 
-    /// The transport takes more of a connection again.
+    /// The transport takes more bytes for a connection again.
     fn has_room<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         match self.clients.get_mut(conn) {
-            Some(Holder::Raw(client)) => {
+            Some(ConnRole::Plain(client)) => {
                 let Some(linked) = self.links.carrier(client.link()) else { return };
                 client.client_has_room(now, conn, linked, &mut self.memory, out);
             }
-            Some(Holder::Library(_)) => self.library_turn(conn, out),
-            Some(Holder::Leaving(leaving)) => leaving.transmit(conn, &mut self.memory, out),
-            Some(Holder::Link(link)) => {
+            Some(ConnRole::Library(_)) => self.library_turn(conn, out),
+            Some(ConnRole::Lingering(lingering)) => lingering.transmit(conn, &mut self.memory, out),
+            Some(ConnRole::Link(link)) => {
                 let link = *link;
                 self.link_turn(now, link, out);
             }
-            Some(Holder::Announcing(_) | Holder::Free) | None => {}
+            Some(ConnRole::AwaitingHeader(_) | ConnRole::Free) | None => {}
         }
     }
 
-    /// The peer sends no more.
     fn finished<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         match self.clients.get_mut(conn) {
-            Some(Holder::Raw(client)) => {
+            Some(ConnRole::Plain(client)) => {
                 let Some(linked) = self.links.carrier(client.link()) else { return };
                 client.finished(linked);
             }
-            Some(Holder::Library(_)) => self.library_finished(now, conn, out),
-            Some(Holder::Announcing(_)) => self.announcing_ended(conn, out),
-            Some(Holder::Link(link)) => {
+            Some(ConnRole::Library(_)) => self.library_finished(now, conn, out),
+            Some(ConnRole::AwaitingHeader(_)) => self.header_ended(conn, out),
+            Some(ConnRole::Link(link)) => {
                 let link = *link;
                 out.abort(conn);
                 self.link_down(now, link, LinkDown::ClosedByServer, out);
             }
-            Some(Holder::Leaving(_) | Holder::Free) | None => {}
+            Some(ConnRole::Lingering(_) | ConnRole::Free) | None => {}
         }
     }
 
     fn lost<T: Transport>(&mut self, now: Time, conn: Conn, reason: LostReason, out: &mut T) {
         match self.clients.get(conn) {
-            Some(Holder::Link(link)) => {
+            Some(ConnRole::Link(link)) => {
                 let link = *link;
                 self.link_down(now, link, LinkDown::Lost(reason), out);
             }
-            // We have ended the connection in order, and forgotten it.
-            Some(Holder::Free) | None => {}
+            // The relay has finished this connection and removed it.
+            Some(ConnRole::Free) | None => {}
             Some(_) => self.client_lost(conn, reason),
         }
     }
 
-    /// A timer of a client has ended. One that has no purpose any more changes nothing.
+    /// A timer of a client has expired. A timer that is not needed any more has no effect.
     fn client_timeout<T: Transport>(&mut self, now: Time, timer: Timer, conn: Conn, out: &mut T) {
         match timer {
             Timer::Acknowledge => self.acknowledge_timeout(conn),
             Timer::Linger => self.linger_timeout(now, conn, out),
             Timer::Handshake => self.handshake_timeout(conn, out),
             Timer::Record => self.record_timeout(now, conn, out),
-            Timer::Rest => self.rest_timeout(now, conn, out),
-            Timer::ProxyHeader => self.announcing_timeout(conn, out),
+            Timer::Throttle => self.throttle_timeout(now, conn, out),
+            Timer::ProxyHeader => self.header_timeout(conn, out),
         }
     }
 }

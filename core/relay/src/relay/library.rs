@@ -1,4 +1,4 @@
-//! Library clients: how their links begin and end, and what comes over them.
+//! Library clients: admission, authentication, input and the end of their links.
 
 use alloc::boxed::Box;
 use core::net::SocketAddr;
@@ -7,7 +7,7 @@ use spillway_batch::{Acceptor, AcceptorEvent, LinkError, Role};
 use spillway_transport::{Conn, Time, Transport};
 
 use super::Relay;
-use crate::clients::{Holder, LibraryClient, Received};
+use crate::clients::{ConnRole, LibraryClient, Received};
 use crate::reasons::{Cut, Refusal};
 use crate::timers::Timer;
 
@@ -24,16 +24,16 @@ impl Relay {
         match self.admit_library(service, peer) {
             Ok(credit) => {
                 self.make_room(out);
-                self.load.came(now, peer);
+                self.load.client_connected(now, peer);
                 let deadline = now + self.settings.timeouts.handshake;
                 let encryption = self.service(service).config().client_encryption;
                 let acceptor = Acceptor::new(encryption, credit, 1, deadline, self.fresh());
                 let mut client = LibraryClient::new(now, service, peer, acceptor, credit);
                 client.grant(conn, None, &mut self.memory, out);
-                self.put_client(conn, Holder::Library(Box::new(client)));
+                self.put_client(conn, ConnRole::Library(Box::new(client)));
                 self.clients.start(Timer::Handshake, now, conn);
                 if let Some(victim) = self.admission.begin(now, peer.ip(), conn) {
-                    self.crowd_out(victim, out);
+                    self.evict_unauthenticated(victim, out);
                 }
             }
             Err(why) => {
@@ -43,7 +43,7 @@ impl Relay {
         }
     }
 
-    /// Returns bytes of requests that each *connect* may be followed by.
+    /// Returns the initial credit of each connection in bytes.
     fn admit_library(&self, service: u16, peer: SocketAddr) -> Result<u32, Refusal> {
         let is_trusted = self.service(service).config().client_keys.is_some() || peer.ip().is_loopback();
         if !is_trusted {
@@ -54,21 +54,21 @@ impl Relay {
         linked.map(|linked| linked.initial_credit()).ok_or(Refusal::LinkDown)
     }
 
-    /// A client was admitted. If there is no room for it, one that has yet to authenticate goes.
+    /// Evicts an unauthenticated client for one that was admitted, if the bound on clients is reached.
     pub(super) fn make_room<T: Transport>(&mut self, out: &mut T) {
         if let Some(victim) = self.admission.make_room(self.turn.now, self.clients.count()) {
-            self.crowd_out(victim, out);
+            self.evict_unauthenticated(victim, out);
         }
     }
 
-    /// A library client that has yet to authenticate, or that was rejected and stays, is dropped for a newer one.
-    fn crowd_out<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+    /// Closes a library client that has not authenticated, or was rejected and lingers, for a newer client.
+    fn evict_unauthenticated<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         match self.clients.get(conn) {
-            Some(Holder::Library(client)) => {
+            Some(ConnRole::Library(client)) => {
                 let (service, peer) = (client.service(), client.peer());
                 self.refused(service, peer, Refusal::Crowded);
             }
-            Some(Holder::Leaving(_)) => {} // refused already
+            Some(ConnRole::Lingering(_)) => {} // the rejection is counted already
             _ => debug_assert!(false, "only library clients wait for authentication"),
         }
         self.drop_client(conn, true);
@@ -88,7 +88,7 @@ impl Relay {
 
     pub(super) fn library_data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
         let Some(client) = self.clients.library_mut(conn) else {
-            debug_assert!(false, "the caller has seen a library client");
+            debug_assert!(false, "the caller has found a library client");
             return;
         };
         let linked = client.link().and_then(|link| self.links.carrier(link));
@@ -99,9 +99,10 @@ impl Relay {
         }
     }
 
-    /// The server's link has drained, or the client's connection there has ended: what waited goes on.
-    pub(super) fn library_goes_on<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
-        // It may have gone since it began to wait.
+    /// Handles a client's stored bytes. Call it when the server's link has drained or the client's connection has
+    /// ended.
+    pub(super) fn resume_library<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        // `None`: the client has ended while it waited.
         let Some(client) = self.clients.library_mut(conn) else { return };
         let waiting = client.take_waiting(&mut self.memory);
         self.library_frames(now, conn, &waiting, out);
@@ -117,7 +118,7 @@ impl Relay {
             let opened = client.unseal(now, ring, bytes, &mut scratch);
             self.library_opened_data(now, conn, opened, out);
         } else {
-            debug_assert!(false, "the caller has seen a library client");
+            debug_assert!(false, "the caller has found a library client");
         }
         self.scratch = scratch;
     }
@@ -125,7 +126,7 @@ impl Relay {
     fn library_opened_data<T: Transport>(&mut self, now: Time, conn: Conn, mut input: &[u8], out: &mut T) {
         loop {
             let Some(client) = self.clients.library_mut(conn) else {
-                debug_assert!(false, "an event that ends a library client ends this loop");
+                debug_assert!(false, "the loop returns after an event that ends the client");
                 return;
             };
             let (service, is_established) = (client.service(), client.is_established());
@@ -133,7 +134,7 @@ impl Relay {
                 Ok(Some(AcceptorEvent::Data { id, bytes, last })) => {
                     let request = client.request(id, bytes);
                     self.service_mut(service).counters_mut().requests.count(bytes.len());
-                    self.passage_request(conn, request, (bytes, last));
+                    self.relay_request(conn, request, (bytes, last));
                 }
                 Ok(Some(AcceptorEvent::Control { id, control })) => {
                     if let Err(error) = self.client_control(conn, id, control) {
@@ -142,8 +143,8 @@ impl Relay {
                 }
                 Ok(Some(AcceptorEvent::Established { role: Role::Client, .. })) => {
                     self.admission.end(conn);
-                    if self.service(service).is_leaving() {
-                        self.say_drain(conn, 0);
+                    if self.service(service).is_draining() {
+                        self.send_drain(conn, 0);
                     }
                 }
                 Ok(Some(AcceptorEvent::Established { role: Role::Helper, key })) => {
@@ -163,13 +164,14 @@ impl Relay {
         self.after_library_data(now, conn, out);
     }
 
-    /// Decides whether more of the client is read, and which of its timers run.
+    /// Starts the timers that the received bytes require, and grants more bytes.
     fn after_library_data<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         let Some(client) = self.clients.library_mut(conn) else {
-            debug_assert!(false, "nothing has ended the library client since its bytes were taken apart");
+            debug_assert!(false, "the caller returns after an event that ends the client");
             return;
         };
-        let (watches, rests) = (client.starts_watch(), client.starts_rest(now));
+        let starts_record_timer = client.starts_record_timer();
+        let starts_throttle = client.starts_throttle(now);
         let mut linked = client.link().and_then(|link| self.links.carrier(link));
         if let Some(linked) = &mut linked {
             linked.transmit_large(now, out);
@@ -177,91 +179,90 @@ impl Relay {
         client.grant(conn, linked, &mut self.memory, out);
         client.count(&mut self.memory);
         let has_pending = client.pending() > 0;
-        if watches {
+        if starts_record_timer {
             self.clients.start(Timer::Record, now, conn);
         }
-        if rests {
-            self.clients.start(Timer::Rest, now, conn);
+        if starts_throttle {
+            self.clients.start(Timer::Throttle, now, conn);
         }
         if has_pending {
             self.mark_dirty(conn);
         }
     }
 
-    /// Time to look at a client whose record was incomplete. Its link ends if the rest is withheld, for what has arrived of it
-    /// takes memory.
+    /// Cuts a client whose record has been incomplete for too long, because its first bytes occupy memory.
     pub(super) fn record_timeout<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
-        // A timer without a purpose: the client has gone.
+        // `None`: the client has ended, and the timer is not needed any more.
         let Some(client) = self.clients.library_mut(conn) else { return };
         match client.record_timeout(now) {
-            Ok(()) if client.starts_watch() => self.clients.start(Timer::Record, now, conn),
+            Ok(()) if client.starts_record_timer() => self.clients.start(Timer::Record, now, conn),
             Ok(()) => {}
             Err(error) => self.cut(conn, Cut::Protocol(error), out),
         }
     }
 
-    /// Time to look at a client that is not read for a time because hardly anything that it sends is data.
-    pub(super) fn rest_timeout<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
-        // A timer without a purpose: the client has gone.
+    /// Reads a throttled client again, if its allowance permits.
+    pub(super) fn throttle_timeout<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
+        // `None`: the client has ended, and the timer is not needed any more.
         let Some(client) = self.clients.library_mut(conn) else { return };
-        if client.rests_on(now) {
-            self.clients.start(Timer::Rest, now, conn);
+        if client.update_throttle(now) {
+            self.clients.start(Timer::Throttle, now, conn);
         } else {
             self.grant_again(conn, out);
         }
     }
 
-    /// A client that does not authenticate learns why, as far as the protocol has a message for it, and leaves.
+    /// Rejects a client whose authentication failed, with the protocol's message for the reason if it has one.
     fn reject<T: Transport>(&mut self, now: Time, conn: Conn, error: LinkError, out: &mut T) {
         let Some(client) = self.clients.library_mut(conn) else {
-            debug_assert!(false, "the caller has just taken an event of this library client");
+            debug_assert!(false, "the caller has just taken an event of this client");
             return;
         };
         let (service, peer) = (client.service(), client.peer());
-        let leaving = client.leave_rejected(now, &mut self.memory);
-        // It counts as a stranger until it has gone.
+        let lingering = client.linger_rejected(now, &mut self.memory);
+        // The client counts as unauthenticated until its connection ends, so that it can be evicted.
         self.refused(service, peer, Refusal::Handshake(error));
-        self.let_leave(now, conn, leaving, out);
+        self.start_lingering(now, conn, lingering, out);
     }
 
-    /// The client's link ends. What was open on it is reset.
+    /// The client has finished its link. An open connection on it is reset.
     pub(super) fn library_finished<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
-        if self.clients.library_mut(conn).is_some_and(|client| !client.ends()) {
+        if self.clients.library_mut(conn).is_some_and(|client| !client.handle_finished()) {
             return;
         }
         self.orphan(conn);
         self.library_turn(conn, out);
-        // What waited for it may have been too much.
+        // `None`: the client was cut, because too much output waited.
         let Some(client) = self.clients.library_mut(conn) else { return };
-        let leaving = client.leave(now, &mut self.memory);
-        self.let_leave(now, conn, leaving, out);
+        let lingering = client.linger(now, &mut self.memory);
+        self.start_lingering(now, conn, lingering, out);
     }
 
-    /// Sends what waits for a library client, and reads on.
+    /// Sends a library client's output, and grants more bytes.
     pub(super) fn library_turn<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         let now = self.turn.now;
-        // It may have gone since it was marked.
+        // `None`: the client has ended since it was marked.
         let Some(client) = self.clients.library_mut(conn) else { return };
         client.transmit(now, conn, &mut self.memory, out);
         if client.pending() > self.settings.connection_buffer_bytes {
             return self.cut(conn, Cut::Buffer, out);
         }
-        if client.may_go_on() {
-            self.library_goes_on(now, conn, out);
+        if client.can_resume() {
+            self.resume_library(now, conn, out);
         }
-        // A client that was not read because it did not read answers goes on.
+        // A client that was paused because it did not read may have read now.
         self.grant_again(conn, out);
     }
 
-    /// What a client may send is decided anew.
+    /// Grants a client more bytes, if it may send more now.
     pub(super) fn grant_again<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         match self.clients.get_mut(conn) {
-            Some(Holder::Raw(client)) => {
+            Some(ConnRole::Plain(client)) => {
                 if let Some(linked) = self.links.carrier(client.link()) {
                     client.grant(self.turn.now, conn, linked, &mut self.memory, out);
                 }
             }
-            Some(Holder::Library(client)) => {
+            Some(ConnRole::Library(client)) => {
                 let linked = client.link().and_then(|link| self.links.carrier(link));
                 client.grant(conn, linked, &mut self.memory, out);
             }

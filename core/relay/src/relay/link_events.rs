@@ -1,4 +1,4 @@
-//! What comes over links from servers.
+//! Input from servers over links.
 
 use alloc::vec::Vec;
 
@@ -16,12 +16,12 @@ impl Relay {
             let opened = linked.unseal(now, bytes, &mut scratch);
             self.link_opened_data(now, index, (bytes.len(), opened), out);
         } else {
-            debug_assert!(false, "a link's connection has bytes only after it was opened");
+            debug_assert!(false, "a link's connection receives bytes only after it was opened");
         }
         self.scratch = scratch;
     }
 
-    /// `received` bytes have been opened: `input` was in them.
+    /// `input`: the unsealed content of `received` bytes.
     fn link_opened_data<T: Transport>(
         &mut self,
         now: Time,
@@ -31,7 +31,7 @@ impl Relay {
     ) {
         loop {
             let Some(linked) = self.links.linked_mut(index) else {
-                debug_assert!(false, "an event that ends a link ends this loop");
+                debug_assert!(false, "the loop returns after an event that ends the link");
                 return;
             };
             match linked.decompose(now, &mut input) {
@@ -58,21 +58,21 @@ impl Relay {
         match event {
             OpenerEvent::Established { connections_max } => self.link_up(now, index, connections_max, out),
             OpenerEvent::Accepted { .. } | OpenerEvent::Data { .. } => {}
-            OpenerEvent::Refused { id, reason } => self.raw_refused(index, id, reason, out),
+            OpenerEvent::Refused { id, reason } => self.plain_refused(index, id, reason, out),
             OpenerEvent::Taken { id, through, is_finished } => {
                 self.requests_taken(index, id, (through, is_finished), out);
             }
-            OpenerEvent::Finished { id } => self.raw_finished(index, id, out),
-            OpenerEvent::Closed { id, reason } => self.raw_closed(now, index, (id, reason), out),
+            OpenerEvent::Finished { id } => self.plain_finished(index, id, out),
+            OpenerEvent::Closed { id, reason } => self.plain_closed(now, index, (id, reason), out),
             OpenerEvent::Drain { deadline_ms } => self.server_drains(index, deadline_ms, out),
-            OpenerEvent::RelayedData { id, bytes, .. } => self.passage_data(index, id, bytes, out),
-            OpenerEvent::RelayedControl { id, control } => self.passage_control(index, id, control, out),
+            OpenerEvent::RelayedData { id, bytes, .. } => self.relay_reply(index, id, bytes, out),
+            OpenerEvent::RelayedControl { id, control } => self.relay_server_control(index, id, control, out),
         }
     }
 
     fn link_up<T: Transport>(&mut self, now: Time, index: usize, connections_max: u32, out: &mut T) {
         let link = &mut self.links[index];
-        link.came_up();
+        link.mark_up();
         let (service, number) = (link.service(), link.number());
         self.service_mut(service).counters_mut().links_up += 1;
         self.notices.push(Notice::LinkUp { service, link: number, connections_max });
@@ -89,7 +89,7 @@ impl Relay {
         linked.server_drains();
         let clients: Vec<Conn> = linked.clients().collect();
         self.notices.push(Notice::ServerDrains { service, link, deadline_ms });
-        clients.into_iter().for_each(|conn| self.say_drain(conn, deadline_ms));
+        clients.into_iter().for_each(|conn| self.send_drain(conn, deadline_ms));
         self.update_listening(usize::from(service), out);
     }
 }

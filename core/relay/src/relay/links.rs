@@ -1,4 +1,4 @@
-//! Links to servers: how they are opened and kept, their turns, and what follows when they are lost.
+//! Links to servers: opening, turns, loss and closing.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -7,17 +7,18 @@ use spillway_batch::{Limits, OpenerConfig, Role};
 use spillway_transport::{Conn, Time, Transport};
 
 use super::Relay;
-use crate::clients::Holder;
-use crate::links::{BATCH_BYTES, Due, Ended, LINK_GRANT_BYTES, Linked, Tenure};
+use crate::clients::ConnRole;
+use crate::links::{BATCH_BYTES, Due, Ended, LINK_GRANT_BYTES, Lifecycle, Linked};
 use crate::notice::Notice;
 use crate::reasons::LinkDown;
 
 impl Relay {
-    /// Listeners are open while a link is there to carry their clients; otherwise the host refuses them.
-    pub(super) fn update_listening<T: Transport>(&mut self, place: usize, out: &mut T) {
-        let service = &mut self.services[place];
-        let takes = service.links().iter().any(|index| self.links[*index].takes_clients());
-        let open = service.listen(self.turn.now, takes);
+    /// Opens or closes a service's listeners: they are open only while a link accepts clients, so that otherwise the
+    /// host's TCP rejects clients.
+    pub(super) fn update_listening<T: Transport>(&mut self, service_index: usize, out: &mut T) {
+        let service = &mut self.services[service_index];
+        let has_link = service.links().iter().any(|index| self.links[*index].takes_clients());
+        let open = service.update_listening(self.turn.now, has_link);
         self.listeners.set_open(service.config(), open, |listener, open| out.set_listening(listener, open));
     }
 
@@ -37,7 +38,7 @@ impl Relay {
         let (server, timeout) = (config.server, config.connect_timeout);
         match out.connect(now, server) {
             Ok(conn) => {
-                self.clients.put(conn, Holder::Link(index));
+                self.clients.put(conn, ConnRole::Link(index));
                 self.links[index].connecting(conn, now + timeout);
             }
             Err(_) => self.link_down(now, index, LinkDown::HostFull, out),
@@ -45,13 +46,13 @@ impl Relay {
     }
 
     pub(super) fn link_opened<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
-        let Some(Holder::Link(index)) = self.clients.get(conn) else {
-            debug_assert!(false, "only links are opened by us, and each has its place from then on");
+        let Some(ConnRole::Link(index)) = self.clients.get(conn) else {
+            debug_assert!(false, "the relay connects only links, and adds each to the table at once");
             return out.abort(conn);
         };
         let index = *index;
         let fresh = self.fresh();
-        // All links' batches together may have a quarter of the memory.
+        // The batches of all links together may have a quarter of the memory.
         let share = self.memory.max() / 4 / self.links.len();
         let link = &mut self.links[index];
         let service = self.services[usize::from(link.service())].config();
@@ -67,7 +68,7 @@ impl Relay {
         out.grant(conn, LINK_GRANT_BYTES);
     }
 
-    /// The turn of links on which something has changed, or something is due.
+    /// Processes the links on which something has changed or is due.
     pub(super) fn links_turn<T: Transport>(&mut self, now: Time, out: &mut T) {
         let links = self.links.begin_turn(now);
         for index in links.iter().copied() {
@@ -78,38 +79,37 @@ impl Relay {
         self.links.end_turn(links);
     }
 
-    /// Sends what is due, and lets those go on who waited for it.
+    /// Sends the link's batch if it is due, and resumes the clients that waited for room.
     pub(super) fn link_turn<T: Transport>(&mut self, now: Time, index: usize, out: &mut T) {
-        // A link that is not open has no turn.
         let Some(linked) = self.links.linked_mut(index) else { return };
         linked.transmit(now, out);
         while let Some(id) = linked.poll_room() {
             if let Some(conn) = linked.client(id)
-                && let Some(client) = self.clients.raw_mut(conn)
+                && let Some(client) = self.clients.plain_mut(conn)
             {
                 client.link_has_room(now, conn, linked, &mut self.memory, out);
             }
         }
-        if linked.may_feed() {
-            let starved = linked.take_starved();
-            self.feed_starved(now, index, starved, out);
+        if linked.can_resume_waiters() {
+            let waiters = linked.take_waiters();
+            self.resume_waiters(now, index, waiters, out);
         }
         if let Some(linked) = self.links.linked_mut(index) {
             linked.count(&mut self.memory);
         }
     }
 
-    /// A link has drained: those that waited for it go on in turn, until it is full again.
-    fn feed_starved<T: Transport>(&mut self, now: Time, index: usize, starved: Vec<Conn>, out: &mut T) {
-        let mut starved = starved.into_iter();
-        for conn in starved.by_ref() {
+    /// Resumes the clients that waited for the link to drain, in order, until the link is full again.
+    fn resume_waiters<T: Transport>(&mut self, now: Time, index: usize, waiters: Vec<Conn>, out: &mut T) {
+        let mut waiters = waiters.into_iter();
+        for conn in waiters.by_ref() {
             match self.clients.get_mut(conn) {
-                Some(Holder::Raw(client)) => {
+                Some(ConnRole::Plain(client)) => {
                     if let Some(linked) = self.links.carrier(client.link()) {
                         client.link_drained(now, conn, linked, &mut self.memory, out);
                     }
                 }
-                Some(Holder::Library(_)) => self.library_goes_on(now, conn, out),
+                Some(ConnRole::Library(_)) => self.resume_library(now, conn, out),
                 _ => {}
             }
             if self.links.linked(index).is_none_or(Linked::is_full) {
@@ -117,21 +117,21 @@ impl Relay {
             }
         }
         if let Some(linked) = self.links.linked_mut(index) {
-            linked.put_back_starved(starved);
+            linked.put_back_waiters(waiters);
         }
     }
 
-    /// A link is lost, or did not come up. Its own connection is gone already.
+    /// A link was lost or could not be opened. The transport has ended its connection already.
     pub(super) fn link_down<T: Transport>(&mut self, now: Time, index: usize, why: LinkDown, out: &mut T) {
         let link = &mut self.links[index];
         let (service, number) = (link.service(), link.number());
-        let (mut clients, mut was_up, mut starved) = (0, false, Vec::new());
+        let (mut clients, mut was_up, mut waiters) = (0, false, Vec::new());
         match link.close() {
             Ended::Nothing => {}
             Ended::Connecting(conn) => drop(self.clients.take(conn)),
             Ended::Linked(mut linked) => {
-                starved = linked.take_starved();
-                linked.uncount(&mut self.memory);
+                waiters = linked.take_waiters();
+                linked.release_memory(&mut self.memory);
                 was_up = linked.is_up();
                 drop(self.clients.take(linked.conn()));
                 for conn in linked.clients() {
@@ -151,18 +151,18 @@ impl Relay {
             self.notices.push(Notice::LinkDown { service, link: number, why, clients, retry_in });
         }
         self.update_listening(usize::from(service), out);
-        // Library clients whose connection there had ended before: their links go on.
-        starved.into_iter().for_each(|conn| self.library_goes_on(now, conn, out));
+        // The waiters that remain are library clients without a connection on this link: their own links stay open.
+        waiters.into_iter().for_each(|conn| self.resume_library(now, conn, out));
     }
 
-    /// The link that carried a client is lost. True: the client is reset with it.
+    /// The link that carried a client is lost. True: the client was reset.
     #[must_use]
     fn lost_with_link<T: Transport>(&mut self, conn: Conn, out: &mut T) -> bool {
         match self.clients.get_mut(conn) {
-            // It takes what is left for it all the same.
-            Some(Holder::Leaving(leaving)) => leaving.owes_nothing(),
-            // The server's *close* came before the end of its link: the client hears of it.
-            Some(Holder::Library(client)) if client.is_closed_by_server() => self.leave_passage(conn),
+            // The client still gets the remaining replies.
+            Some(ConnRole::Lingering(lingering)) => lingering.cancel_final_ack(),
+            // The server's *close* arrived before the end of its link, and is forwarded to the client.
+            Some(ConnRole::Library(client)) if client.is_closed_by_server() => self.remove_relayed(conn),
             _ => {
                 self.drop_client(conn, true);
                 out.abort(conn);
@@ -172,9 +172,9 @@ impl Relay {
         false
     }
 
-    /// When a lost link is opened again; never, if it was replaced.
+    /// Schedules a lost link's next attempt and returns its delay. `None`: the link was replaced and is removed.
     fn retry_link(&mut self, now: Time, index: usize) -> Option<Duration> {
-        if self.links[index].tenure() != Tenure::Current {
+        if self.links[index].lifecycle() != Lifecycle::Current {
             self.forget_link(index);
             return None;
         }
@@ -184,7 +184,7 @@ impl Relay {
         Some(self.links[index].wait(now, &self.settings.timeouts, random))
     }
 
-    /// The relay goes away, or does without this link: what is gathered leaves, then the link ends.
+    /// Closes a link that is not needed any more, after its pending batch was sent.
     pub(super) fn close_link<T: Transport>(&mut self, now: Time, index: usize, out: &mut T) {
         if let Some(linked) = self.links.linked_mut(index) {
             linked.transmit_all(now, out);
@@ -196,17 +196,17 @@ impl Relay {
                 out.abort(conn);
             }
             Ended::Linked(linked) => {
-                linked.uncount(&mut self.memory);
+                linked.release_memory(&mut self.memory);
                 drop(self.clients.take(linked.conn()));
                 out.finish(linked.conn());
             }
         }
     }
 
-    /// The place of a link that is closed is free: no client is on it.
+    /// Frees the index of a closed link without clients.
     pub(super) fn forget_link(&mut self, index: usize) {
         let link = &mut self.links[index];
-        let (service, done) = (link.service(), link.forget());
-        self.service_mut(service).forget_link(index, &done);
+        let (service, totals) = (link.service(), link.forget());
+        self.service_mut(service).forget_link(index, &totals);
     }
 }

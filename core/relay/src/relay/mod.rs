@@ -1,22 +1,22 @@
-//! The relay as a whole: it holds the parts, and leads events to them.
+//! The relay: its parts, and the procedures that involve several parts.
 //!
-//! A part changes nothing but itself; what it needs of another part is a parameter, and what follows for another part is a
-//! returned value. The files of this folder are the relay's procedures, each of which takes several parts: how a client is
-//! taken, what follows when a link is lost. [`events`] has the transport's events, and the end of a turn.
+//! A part changes only itself: it gets what it needs of other parts as parameters, and returns what other parts must
+//! do. Each file of this folder is a group of procedures, such as accepting a client or losing a link. [`events`]
+//! dispatches the transport's events.
 
 mod change;
 mod drain;
 mod encryption;
 mod ending;
 mod events;
-mod leaving;
 mod library;
+mod lingering;
 mod link_events;
 mod links;
 mod load;
 mod memory;
-mod passages;
 mod plain;
+mod relayed;
 mod replacing;
 
 use alloc::vec::Vec;
@@ -26,7 +26,7 @@ use spillway_batch::{Fresh, Scratch};
 use spillway_transport::{Conn, Time, Transport};
 
 use crate::admission::Admission;
-use crate::clients::{Clients, Holder};
+use crate::clients::{Clients, ConnRole};
 use crate::config::{Config, ConfigError, Random, ServiceConfig, Timeouts};
 use crate::links::Links;
 use crate::listeners::Listeners;
@@ -38,7 +38,7 @@ use crate::reasons::Refusal;
 use crate::services::{Service, Services};
 use crate::status::{ClientStatus, Status};
 
-/// A helper without I/O.
+/// The protocol logic of one thread of a helper, without I/O.
 pub struct Relay {
     services: Services,
     links: Links,
@@ -51,16 +51,15 @@ pub struct Relay {
     notices: Notices,
     settings: Settings,
     turn: Turn,
-    /// The relay goes away, and all its services with it.
-    is_going: bool,
-    /// When library clients are cut whose links lack the encryption that a change of settings has required.
-    encrypted_by: Option<Time>,
+    is_draining: bool,
+    /// When library clients without encryption are cut, after a reconfiguration that requires encryption.
+    encryption_deadline: Option<Time>,
     random: Random,
-    /// Where records of encrypted links are opened.
+    /// Buffer for the unsealed content of records.
     scratch: Scratch,
 }
 
-/// Settings that procedures look at. Others are with their parts.
+/// Settings that belong to no single part.
 #[derive(Debug)]
 struct Settings {
     first_window_bytes: u32,
@@ -68,12 +67,12 @@ struct Settings {
     timeouts: Timeouts,
 }
 
-/// The turn of the transport's loop.
+/// A turn of the transport's loop.
 #[derive(Debug, Default)]
 struct Turn {
     /// Time of the current turn, or of the last one.
     now: Time,
-    /// Something has happened since the last end of a turn.
+    /// An event was handled since the end of the last turn.
     is_begun: bool,
 }
 
@@ -85,7 +84,10 @@ impl core::fmt::Debug for Relay {
 }
 
 impl Relay {
-    /// A relay that opens its links when its first timeout is handled, which is due at once.
+    /// A relay that opens its links at its first timeout, which is due at once.
+    ///
+    /// # Errors
+    /// The configuration is invalid.
     pub fn new(config: Config, mut random: Random) -> Result<Relay, ConfigError> {
         config.check()?;
         let mut seed = [0; 8];
@@ -106,8 +108,8 @@ impl Relay {
                 timeouts: config.timeouts,
             },
             turn: Turn::default(),
-            is_going: false,
-            encrypted_by: None,
+            is_draining: false,
+            encryption_deadline: None,
             random,
             scratch: Scratch::new(),
         };
@@ -116,33 +118,33 @@ impl Relay {
         Ok(relay)
     }
 
-    /// The next decision for the log. Ask until `None`, after each turn.
+    /// The next notice for the log. Call it after each turn until `None`.
     #[must_use]
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop()
     }
 
-    /// Clients connected now, those that are only taking what is left for them included.
+    /// Connected clients, including those whose server has closed and which have not received all replies.
     pub fn clients(&self) -> u32 {
         self.clients.count()
     }
 
-    /// How often a link or a service was looked at since the start. Counted where assertions are on: tests show by it that
-    /// a turn does not cost more the more services there are.
+    /// Accesses to links and services since the start, counted where assertions are on. For tests that the cost of a
+    /// turn does not grow with the number of services.
     #[doc(hidden)]
     pub fn looks(&self) -> u64 {
-        self.links.looks() + self.services.looks()
+        self.links.accesses() + self.services.accesses()
     }
 
-    /// Bytes of memory in this relay that hold what waits for and from clients, beyond the links' batches.
+    /// Memory in bytes for waiting requests and replies in this relay, without links and transport.
     pub fn buffered_bytes(&self) -> usize {
         self.memory.clients()
     }
 
-    /// A snapshot of everything.
+    /// A snapshot of the relay's state and counters.
     pub fn status(&self) -> Status {
-        let link = |index: &usize| (self.links[*index].status(), self.links[*index].done());
-        let services = self.services.iter().filter(|service| !service.is_gone());
+        let link = |index: &usize| (self.links[*index].status(), self.links[*index].totals());
+        let services = self.services.iter().filter(|service| !service.has_ended_after_removal());
         Status {
             services: services.map(|service| service.status(service.links().iter().map(link))).collect(),
             clients: self.clients.count(),
@@ -155,26 +157,27 @@ impl Relay {
         }
     }
 
-    /// Up to `limit` clients of a service, or of all, in the order of the transport's slots; and how many there are.
+    /// Up to `limit` clients of a service, or of all services, in the order of the transport's slots; and their total
+    /// number.
     pub fn client_statuses(&self, service: Option<&str>, limit: usize) -> (Vec<ClientStatus>, u32) {
-        let place = service.map(|name| self.services.place_of(name));
-        let is_asked_for = |holder: &&Holder| {
-            let of = holder.client_of().map(|(service, _)| usize::from(service));
-            place.is_none_or(|place| place == of)
+        let service_index = service.map(|name| self.services.index_of(name));
+        let is_selected = |role: &&ConnRole| {
+            let of = role.client_of().map(|(service, _)| usize::from(service));
+            service_index.is_none_or(|service_index| service_index == of)
         };
-        let clients = self.clients.iter().map(|(_, holder)| holder).filter(is_asked_for);
+        let clients = self.clients.iter().map(|(_, role)| role).filter(is_selected);
         let total = u32::try_from(clients.clone().count()).unwrap_or(u32::MAX);
-        (clients.filter_map(Holder::status).take(limit).collect(), total)
+        (clients.filter_map(ConnRole::status).take(limit).collect(), total)
     }
 }
 
-/// What all procedures use.
+/// Helpers of the procedures.
 impl Relay {
-    /// The first thing in a turn.
+    /// Call it before every operation of a turn; the first call begins the turn.
     fn begin_turn<T: Transport>(&mut self, now: Time, out: &T) {
         self.turn.now = now;
         if !core::mem::replace(&mut self.turn.is_begun, true) {
-            self.memory.look(out);
+            self.memory.begin_turn(out);
         }
     }
 
@@ -182,7 +185,7 @@ impl Relay {
         &self.services[usize::from(index)]
     }
 
-    /// The service has a turn then.
+    /// Marks the service for a turn.
     fn service_mut(&mut self, index: u16) -> &mut Service {
         &mut self.services[usize::from(index)]
     }
@@ -191,14 +194,13 @@ impl Relay {
         Fresh::filled(|bytes| (self.random)(bytes))
     }
 
-    /// Whether there is room for one more client of a service, whatever its address is and whether its link is up.
+    /// Whether a service can admit one more client. Does not check the client's address or the service's link.
     fn room(&self, service: u16) -> Result<(), Refusal> {
         let now = self.turn.now;
         self.service(service).takes_clients(now)?;
         self.admission.check(now, self.clients.count(), &self.memory)
     }
 
-    /// The link of a service that a new client is put on.
     fn choose_link(&self, service: u16) -> Option<usize> {
         self.links.choose(self.service(service).links())
     }
@@ -212,28 +214,27 @@ impl Relay {
         self.clients.mark_dirty(conn, &mut self.memory);
     }
 
-    /// The caller has checked that there is room.
+    /// The caller must have checked `SERVICES_MAX`.
     fn add_service(&mut self, config: ServiceConfig) {
-        let place = self.services.len();
+        let service_index = self.services.len();
         self.services.push(Service::new(config));
-        self.open_links(place);
+        self.open_links(service_index);
     }
 
-    fn open_links(&mut self, place: usize) {
-        for number in 0..self.services[place].config().links {
-            let index = self.links.open(number_of(place), number);
-            self.services[place].add_link(index);
+    fn open_links(&mut self, service_index: usize) {
+        for number in 0..self.services[service_index].config().links {
+            let index = self.links.open(service_number(service_index), number);
+            self.services[service_index].add_link(index);
         }
     }
 }
 
-/// A service's place as its clients and links have it.
-#[expect(clippy::cast_possible_truncation, reason = "there are at most SERVICES_MAX, 1,024 places")]
-fn number_of(place: usize) -> u16 {
-    place as u16
+#[expect(clippy::cast_possible_truncation, reason = "there are at most SERVICES_MAX, 1,024, services")]
+fn service_number(service_index: usize) -> u16 {
+    service_index as u16
 }
 
-/// As *drain* says it.
+/// Saturates, for the deadline of *drain*.
 fn milliseconds(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }

@@ -1,7 +1,7 @@
-//! Plain clients: how they come in, also behind a load balancer, and what their server says about their connections.
+//! Plain clients: admission, also behind load balancers, and events of their servers.
 //!
-//! Behind a gate a client's bytes are acknowledged when the server has taken them, so that a helper that dies has
-//! acknowledged nothing that is lost (PostMan §4.2). Kernel sockets have no gates, and acknowledge by themselves.
+//! A transport with gates acknowledges a client's bytes only when the server has taken them, so that a helper that
+//! crashes has acknowledged no byte that is lost (PostMan §4.2). Kernel sockets have no gates and acknowledge at once.
 
 use alloc::boxed::Box;
 use core::net::SocketAddr;
@@ -11,12 +11,12 @@ use spillway_transport::{Conn, Time, Transport};
 use spillway_wire::PROXY_BYTES_MAX;
 
 use super::Relay;
-use crate::clients::{Announcing, Arrival, Header, Holder, RawClient};
+use crate::clients::{Arrival, AwaitingHeader, ConnRole, Header, PlainClient};
 use crate::reasons::{ProxyFault, Refusal};
 use crate::timers::Timer;
 
 impl Relay {
-    pub(super) fn raw_opened<T: Transport>(
+    pub(super) fn plain_opened<T: Transport>(
         &mut self,
         conn: Conn,
         service: u16,
@@ -25,12 +25,12 @@ impl Relay {
     ) {
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         if self.service(service).is_load_balancer(peer) {
-            return self.announcing_opened(conn, service, peer, out);
+            return self.balancer_opened(conn, service, peer, out);
         }
-        let arrival = Arrival { peer, via: None, granted: 0, before: 0 };
+        let arrival = Arrival { peer, via: None, granted: 0, header_bytes: 0 };
         let opened = self.admit(service, peer).and_then(|()| {
             self.make_room(out);
-            self.open_raw(conn, service, arrival, out)
+            self.open_plain(conn, service, arrival, out)
         });
         if let Err(why) = opened {
             self.refused(service, peer, why);
@@ -38,13 +38,13 @@ impl Relay {
         }
     }
 
-    /// Whether a client may come in, whether its link is up or not.
+    /// Whether a client is admitted. Does not check the service's link.
     pub(super) fn admit(&self, service: u16, client: SocketAddr) -> Result<(), Refusal> {
         self.service(service).admits(client.ip())?;
         self.room(service)
     }
 
-    fn open_raw<T: Transport>(
+    fn open_plain<T: Transport>(
         &mut self,
         conn: Conn,
         service: u16,
@@ -57,20 +57,20 @@ impl Relay {
         let linked = self.links.linked_mut(link).ok_or(Refusal::LinkDown)?;
         let window = self.settings.first_window_bytes.min(linked.window_bytes_max());
         let id = linked.open_plain(conn, arrival.peer, window, keeps)?;
-        let mut client = RawClient::new(now, service, (link, id), arrival, window);
+        let mut client = PlainClient::new(now, service, (link, id), arrival, window);
         if keeps && linked.carries_sessions() {
-            client.keeps_replies();
+            client.report_acknowledgements();
             out.watch_acknowledged(conn, true);
         }
-        let hears = keeps && linked.hears_what_is_taken();
-        out.release(conn, if hears { client.stream_offset(0) } else { u64::MAX });
+        let has_gate = keeps && linked.reports_taken_requests();
+        out.release(conn, if has_gate { client.stream_offset(0) } else { u64::MAX });
         client.grant(now, conn, linked, &mut self.memory, out);
-        self.put_client(conn, Holder::Raw(client));
+        self.put_client(conn, ConnRole::Plain(client));
         self.service_mut(service).counters_mut().raw_clients += 1;
         Ok(())
     }
 
-    /// The server has taken requests of a client up to this offset.
+    /// The server has taken a client's requests up to `through`: the client's TCP may acknowledge them.
     pub(super) fn requests_taken<T: Transport>(
         &mut self,
         link: usize,
@@ -78,44 +78,42 @@ impl Relay {
         (through, is_finished): (u64, bool),
         out: &mut T,
     ) {
-        // A client that leaves sends no more requests.
         if let Some(conn) = self.links.client(link, id)
-            && let Some(client) = self.clients.raw(conn)
+            && let Some(client) = self.clients.plain(conn)
         {
-            // The end of the stream counts one, as it does in TCP.
+            // The end of the stream counts one, like a FIN (RFC 9293 §3.4).
             out.release(conn, client.stream_offset(through) + u64::from(is_finished));
         }
     }
 
-    /// Replies for a plain client.
     pub(super) fn reply<T: Transport>(&mut self, link: usize, id: Id, bytes: &[u8], out: &mut T) {
         let Some(linked) = self.links.carrier(link) else { return };
-        // What a server still sends to a client that has left comes too late.
+        // `None`: the client has left before the reply arrived.
         let Some(conn) = linked.client(id) else { return };
-        let Some(client) = self.clients.raw_mut(conn) else { return };
+        let Some(client) = self.clients.plain_mut(conn) else { return };
         self.services[usize::from(client.service())].counters_mut().replies.count(bytes.len());
         client.reply(self.turn.now, conn, bytes, linked, &mut self.memory, out);
     }
 
-    /// The server sends no more to a plain client.
-    pub(super) fn raw_finished<T: Transport>(&mut self, link: usize, id: Id, out: &mut T) {
+    /// The server has finished its stream to a plain client.
+    pub(super) fn plain_finished<T: Transport>(&mut self, link: usize, id: Id, out: &mut T) {
         if let Some(conn) = self.links.client(link, id)
-            && let Some(client) = self.clients.raw_mut(conn)
+            && let Some(client) = self.clients.plain_mut(conn)
         {
             client.server_finished(conn, out);
         }
     }
 
-    pub(super) fn raw_refused<T: Transport>(
+    pub(super) fn plain_refused<T: Transport>(
         &mut self,
         link: usize,
         id: Id,
         reason: RefuseReason,
         out: &mut T,
     ) {
-        // The client may have gone before the server's answer came.
+        // `None`: the client has left before the server's refusal arrived.
         let Some(conn) = self.links.client(link, id) else { return };
-        let Some(client) = self.clients.raw(conn) else { return };
+        let Some(client) = self.clients.plain(conn) else { return };
         let (service, peer) = (client.service(), client.peer());
         self.refused(service, peer, Refusal::Server(reason));
         if let Some(linked) = self.links.carrier(link) {
@@ -125,8 +123,8 @@ impl Relay {
         out.abort(conn);
     }
 
-    /// The server's application has closed a plain client's connection, or the connection is broken.
-    pub(super) fn raw_closed<T: Transport>(
+    /// The server's application has closed a plain client's connection, or one end broke the protocol.
+    pub(super) fn plain_closed<T: Transport>(
         &mut self,
         now: Time,
         link: usize,
@@ -138,67 +136,69 @@ impl Relay {
         self.service_mut(service).counters_mut().connections_broken += u64::from(is_broken);
         let Some(linked) = self.links.carrier(link) else { return };
         let conn = linked.client(id);
-        let client = conn.and_then(|conn| self.clients.raw_mut(conn));
+        let client = conn.and_then(|conn| self.clients.plain_mut(conn));
         let is_normal = reason == CloseReason::Normal;
-        let owed = client.as_ref().filter(|_| is_normal).and_then(|client| client.owed(linked));
-        if owed.is_none() {
+        let final_ack = client.as_ref().filter(|_| is_normal).and_then(|client| client.final_ack(linked));
+        if final_ack.is_none() {
             linked.close_plain(id, reason);
         }
-        // The client may have gone before the server closed.
+        // `None`: the client has left before the server's close arrived.
         let Some(conn) = conn else { return };
         if !is_normal {
             self.drop_client(conn, true);
             out.abort(conn);
             return;
         }
-        // A leaving client: its server has closed before.
+        // `None`: the client lingers, because its server has closed before.
         let Some(client) = client else { return };
         let stalled = client.end_stall(now);
-        let leaving = client.leave(owed, &mut self.memory);
-        out.release(conn, u64::MAX); // the server wants no more of the client
-        if client.is_granted_nothing() {
-            out.grant(conn, 1); // so that we hear if it says more
+        let lingering = client.linger(final_ack, &mut self.memory);
+        // The server takes no more requests: acknowledge all bytes.
+        out.release(conn, u64::MAX);
+        if client.is_grant_used_up() {
+            // One byte is enough to detect that the client sends after the close.
+            out.grant(conn, 1);
         }
         out.watch_acknowledged(conn, true);
         self.service_mut(service).counters_mut().stalls.add(stalled);
-        self.let_leave(now, conn, leaving, out);
+        self.start_lingering(now, conn, lingering, out);
     }
 }
 
-/// Behind a load balancer.
+/// Plain clients behind load balancers.
 impl Relay {
-    /// It waits for a header. Whether its client may come in is known after that.
-    fn announcing_opened<T: Transport>(&mut self, conn: Conn, service: u16, peer: SocketAddr, out: &mut T) {
+    /// Waits for the PROXY header. The client's address is checked when the header is complete.
+    fn balancer_opened<T: Transport>(&mut self, conn: Conn, service: u16, peer: SocketAddr, out: &mut T) {
         if let Err(why) = self.room(service) {
             self.refused(service, peer, why);
             return out.abort(conn);
         }
         self.make_room(out);
         let now = self.turn.now;
-        self.put_client(conn, Holder::Announcing(Box::new(Announcing::new(now, service, peer))));
+        self.put_client(conn, ConnRole::AwaitingHeader(Box::new(AwaitingHeader::new(now, service, peer))));
         #[expect(clippy::cast_possible_truncation, reason = "PROXY_BYTES_MAX is 4,096")]
         out.grant(conn, PROXY_BYTES_MAX as u32);
         self.clients.start(Timer::ProxyHeader, now, conn);
     }
 
-    pub(super) fn announcing_data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
-        let Some(Holder::Announcing(announcing)) = self.clients.get_mut(conn) else {
-            debug_assert!(false, "the caller has seen that the header is still to come");
+    pub(super) fn header_data<T: Transport>(&mut self, now: Time, conn: Conn, bytes: &[u8], out: &mut T) {
+        let Some(ConnRole::AwaitingHeader(awaiting_header)) = self.clients.get_mut(conn) else {
+            debug_assert!(false, "the caller has found a connection without a complete header");
             return;
         };
-        let service = announcing.service();
-        let (arrival, rest) = match announcing.receive(bytes, &mut self.memory) {
+        let service = awaiting_header.service();
+        let (arrival, rest) = match awaiting_header.receive(bytes, &mut self.memory) {
             Header::Incomplete => return,
             Header::Complete { arrival, rest } => (arrival, rest),
-            Header::Wrong(fault) => return self.refuse_announcing(conn, fault, out),
+            Header::Wrong(fault) => return self.refuse_balancer(conn, fault, out),
         };
-        // While its service is drained it is refused below, which is not its own doing.
+        // `true`: if the service drains, the client is rejected below, which counts as failed.
         self.drop_client(conn, true);
         let client = arrival.peer;
         let opened = self
             .admit(service, client)
-            .and_then(|()| self.service(service).admits_announced(client.ip()))
-            .and_then(|()| self.open_raw(conn, service, arrival, out));
+            .and_then(|()| self.service(service).admits_announced_address(client.ip()))
+            .and_then(|()| self.open_plain(conn, service, arrival, out));
         match opened {
             Ok(()) => {
                 self.service_mut(service).counters_mut().announced += 1;
@@ -213,25 +213,25 @@ impl Relay {
         }
     }
 
-    /// The peer sends no more. One that has said nothing at all was looking whether the port is open.
-    pub(super) fn announcing_ended<T: Transport>(&mut self, conn: Conn, out: &mut T) {
-        if let Some(Holder::Announcing(announcing)) = self.clients.get(conn)
-            && announcing.is_silent()
+    /// The load balancer has finished its stream. Without any byte it was a health check of the port.
+    pub(super) fn header_ended<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+        if let Some(ConnRole::AwaitingHeader(awaiting_header)) = self.clients.get(conn)
+            && awaiting_header.has_sent_nothing()
         {
             self.drop_client(conn, false);
             return out.finish(conn);
         }
-        self.refuse_announcing(conn, ProxyFault::Ended, out);
+        self.refuse_balancer(conn, ProxyFault::Ended, out);
     }
 
-    pub(super) fn announcing_timeout<T: Transport>(&mut self, conn: Conn, out: &mut T) {
-        self.refuse_announcing(conn, ProxyFault::TimedOut, out);
+    pub(super) fn header_timeout<T: Transport>(&mut self, conn: Conn, out: &mut T) {
+        self.refuse_balancer(conn, ProxyFault::TimedOut, out);
     }
 
-    fn refuse_announcing<T: Transport>(&mut self, conn: Conn, fault: ProxyFault, out: &mut T) {
-        // A timer without a purpose: the header has come.
-        let Some(Holder::Announcing(announcing)) = self.clients.get(conn) else { return };
-        let (service, peer) = (announcing.service(), announcing.peer());
+    fn refuse_balancer<T: Transport>(&mut self, conn: Conn, fault: ProxyFault, out: &mut T) {
+        // Anything else: the header is complete, and the timer is not needed any more.
+        let Some(ConnRole::AwaitingHeader(awaiting_header)) = self.clients.get(conn) else { return };
+        let (service, peer) = (awaiting_header.service(), awaiting_header.peer());
         self.refused(service, peer, Refusal::ProxyHeader(fault));
         self.drop_client(conn, false);
         out.abort(conn);

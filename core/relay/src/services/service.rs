@@ -1,5 +1,3 @@
-//! One service as it runs: its settings, its links, how many clients it has, and what it has done.
-
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -8,43 +6,41 @@ use spillway_auth::Key;
 use spillway_policy::{CurrentOverride, Override};
 use spillway_transport::Time;
 
-use crate::clients::Sort;
+use crate::clients::ClientType;
 use crate::config::ServiceConfig;
-use crate::counters::{Past, ServiceCounters};
+use crate::counters::{LinkTotals, ServiceCounters};
 use crate::marked::Turns;
 use crate::reasons::Refusal;
 use crate::services::drain::Drain;
 use crate::status::{LinkStatus, ServiceStatus};
 
-/// One service as it runs.
+/// State of a service: its configuration, links, number of clients, counters, drain and override.
 #[derive(Debug)]
 pub(crate) struct Service {
     config: ServiceConfig,
-    /// Indexes of its links, those that are being replaced included.
+    /// Indexes of the service's links, replaced ones included.
     links: Vec<usize>,
     is_listening: bool,
     raw_clients: u32,
     library_clients: u32,
     counters: ServiceCounters,
-    /// What links that have gone have carried.
-    past: Past,
-    /// The operator's override.
-    standing: CurrentOverride,
-    /// Takes no more clients, and ends with those that it has.
+    /// Totals of links that were closed for good.
+    closed_links: LinkTotals,
+    relief: CurrentOverride,
     drain: Option<Drain>,
-    /// No longer configured: with its last client it is gone.
+    /// The service is no longer configured, and ends with its last client.
     is_removed: bool,
 }
 
-/// What other settings change for connections that are open.
+/// The changes of a new configuration that affect open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// When batches go.
+    /// The batch policy.
     pub(crate) policy: bool,
     pub(crate) server: bool,
-    /// Something that links are tied to.
+    /// Settings that require new links.
     pub(crate) links: bool,
-    /// Whether links to the server, or of library clients, must be encrypted.
+    /// Encryption of links to the server, or of library clients.
     pub(crate) encryption: bool,
 }
 
@@ -57,8 +53,8 @@ impl Service {
             raw_clients: 0,
             library_clients: 0,
             counters: ServiceCounters::default(),
-            past: Past::default(),
-            standing: CurrentOverride::default(),
+            closed_links: LinkTotals::default(),
+            relief: CurrentOverride::default(),
             drain: None,
             is_removed: false,
         }
@@ -76,7 +72,6 @@ impl Service {
         &mut self.counters
     }
 
-    /// Indexes of its links, those that are being replaced included.
     pub(crate) fn links(&self) -> &[usize] {
         &self.links
     }
@@ -85,16 +80,16 @@ impl Service {
         self.links.push(index);
     }
 
-    /// A link is not opened again.
-    pub(crate) fn forget_link(&mut self, index: usize, done: &Past) {
-        self.past.merge(done);
+    /// Removes a link that is not opened again, and keeps its totals.
+    pub(crate) fn forget_link(&mut self, index: usize, totals: &LinkTotals) {
+        self.closed_links.merge(totals);
         self.links.retain(|other| *other != index);
     }
 
-    /// Other settings. A service that was removed or drained comes back.
+    /// Applies a new configuration. A service that was removed or drained starts again.
     pub(crate) fn change(&mut self, config: ServiceConfig) -> Changes {
         self.is_removed = false;
-        let comes_back = self.drain.take().is_some_and(|drain| drain.is_over());
+        let restarts = self.drain.take().is_some_and(|drain| drain.is_over());
         let before = core::mem::replace(&mut self.config, config);
         let after = &self.config;
         let server = before.server != after.server;
@@ -104,7 +99,7 @@ impl Service {
             policy: before.policy != after.policy,
             server,
             links: server
-                || comes_back
+                || restarts
                 || newest(&before) != newest(after)
                 || before.links != after.links
                 || encryption
@@ -113,7 +108,7 @@ impl Service {
         }
     }
 
-    /// It is no longer configured. False: that was known.
+    /// The service is no longer configured. False: it was removed before.
     #[must_use]
     pub(crate) fn remove(&mut self) -> bool {
         self.config.raw_listeners.clear();
@@ -125,42 +120,42 @@ impl Service {
         self.is_removed
     }
 
-    /// Removed, and nothing is left of it.
-    pub(crate) fn is_gone(&self) -> bool {
+    /// Whether the service was removed, and its clients and links have ended.
+    pub(crate) fn has_ended_after_removal(&self) -> bool {
         self.is_removed && self.is_drained()
     }
 }
 
-/// Its clients: who may come in, and how many there are.
+/// Admission and number of clients.
 impl Service {
-    /// Whether clients of this address are served.
     pub(crate) fn admits(&self, client: IpAddr) -> Result<(), Refusal> {
         let is_allowed = self.config.clients.iter().any(|range| range.contains(client));
         if is_allowed { Ok(()) } else { Err(Refusal::Address) }
     }
 
-    /// Whether clients are taken at all.
+    /// Whether the service accepts clients: it does not drain and its override is not `off`.
     pub(crate) fn takes_clients(&self, now: Time) -> Result<(), Refusal> {
-        if self.is_leaving() {
+        if self.is_draining() {
             return Err(Refusal::Draining);
         }
         if self.is_off(now) { Err(Refusal::Off) } else { Ok(()) }
     }
 
-    /// No PROXY header makes a client of what cannot be one, nor of the server itself, which may trust itself.
-    pub(crate) fn admits_announced(&self, client: IpAddr) -> Result<(), Refusal> {
+    /// Whether a PROXY header may announce this address. Rejects addresses that cannot be a client's, and the server's
+    /// own address, because the server may give itself more rights than clients.
+    pub(crate) fn admits_announced_address(&self, client: IpAddr) -> Result<(), Refusal> {
         let server = self.config.server.ip().to_canonical();
-        let nobody = client.is_unspecified() || client.is_multicast();
-        let servers_own = client == server && !server.is_loopback();
-        if nobody || servers_own { Err(Refusal::Address) } else { Ok(()) }
+        let is_impossible = client.is_unspecified() || client.is_multicast();
+        let is_server = client == server && !server.is_loopback();
+        if is_impossible || is_server { Err(Refusal::Address) } else { Ok(()) }
     }
 
-    /// Whether this peer is trusted, and obliged, to say who its clients are.
+    /// Whether this peer is a load balancer that must announce its clients with PROXY headers.
     pub(crate) fn is_load_balancer(&self, peer: SocketAddr) -> bool {
         self.config.proxy_from.iter().any(|range| range.contains(peer.ip()))
     }
 
-    /// Clients of both sorts, those that only take what is left for them included.
+    /// Number of plain and library clients, lingering ones included.
     pub(crate) fn clients(&self) -> u32 {
         self.raw_clients + self.library_clients
     }
@@ -169,42 +164,42 @@ impl Service {
         self.library_clients
     }
 
-    pub(crate) fn client_came(&mut self, sort: Sort) {
-        *self.present(sort) += 1;
+    pub(crate) fn client_added(&mut self, client_type: ClientType) {
+        *self.count_mut(client_type) += 1;
     }
 
-    /// A client has gone; `failed` when that was neither its own doing nor the server's.
-    pub(crate) fn client_went(&mut self, sort: Sort, failed: bool) {
-        *self.present(sort) -= 1;
+    /// `failed`: the relay or a lost link ended the client, not the client itself or its server.
+    pub(crate) fn client_removed(&mut self, client_type: ClientType, failed: bool) {
+        *self.count_mut(client_type) -= 1;
         if let Some(drain) = &mut self.drain {
-            drain.count(sort, failed);
+            drain.count(client_type, failed);
         }
     }
 
-    fn present(&mut self, sort: Sort) -> &mut u32 {
-        match sort {
-            Sort::Raw => &mut self.raw_clients,
-            Sort::Library => &mut self.library_clients,
+    fn count_mut(&mut self, client_type: ClientType) -> &mut u32 {
+        match client_type {
+            ClientType::Plain => &mut self.raw_clients,
+            ClientType::Library => &mut self.library_clients,
         }
     }
 
-    /// Listeners are open while a link is there to carry their clients; otherwise the host refuses them. Returns whether they
-    /// are open now.
+    /// Decides whether the service's listeners are open: only while a link accepts clients, so that otherwise the
+    /// host's TCP rejects them.
     #[must_use]
-    pub(crate) fn listen(&mut self, now: Time, a_link_takes_clients: bool) -> bool {
-        self.is_listening = a_link_takes_clients && self.takes_clients(now).is_ok();
+    pub(crate) fn update_listening(&mut self, now: Time, has_link: bool) -> bool {
+        self.is_listening = has_link && self.takes_clients(now).is_ok();
         self.is_listening
     }
 }
 
-/// Its drain, and the operator's override.
+/// Drain and override.
 impl Service {
-    /// Takes no more clients. False: it did not before, and may end earlier now.
+    /// Begins a drain. False: the service drains already, and only its deadline may have been brought forward.
     #[must_use]
     pub(crate) fn begin_drain(&mut self, now: Time, within: Duration) -> bool {
         match &mut self.drain {
             Some(drain) => {
-                drain.hasten(now, within);
+                drain.bring_forward(now, within);
                 false
             }
             None => {
@@ -214,64 +209,62 @@ impl Service {
         }
     }
 
-    /// Takes no more clients for good.
-    pub(crate) fn is_leaving(&self) -> bool {
+    pub(crate) fn is_draining(&self) -> bool {
         self.drain.is_some()
     }
 
-    /// Drained, with no client and no link left.
+    /// Whether the drain has ended: all clients and links are closed.
     pub(crate) fn is_drained(&self) -> bool {
         self.drain.is_some_and(|drain| drain.is_over())
     }
 
-    /// Whether the drain ends now: the last client has left, or its deadline has passed.
+    /// Whether the last client of a drain has left, or its deadline has passed.
     pub(crate) fn drain_is_due(&self, now: Time) -> bool {
         self.drain.is_some_and(|drain| drain.is_due(now, self.clients()))
     }
 
-    /// Its clients and links have gone.
+    /// Call it when all clients and links are closed.
     pub(crate) fn end_drain(&mut self) {
         if let Some(drain) = &mut self.drain {
             drain.end();
         }
     }
 
-    /// The operator's override, for ever or for a time.
-    pub(crate) fn say(&mut self, now: Time, word: Override, lasts: Option<Duration>) {
-        self.standing.say(now, word, lasts);
+    /// Sets the operator's override. `duration`: `None` for no time limit.
+    pub(crate) fn set_override(&mut self, now: Time, relief: Override, duration: Option<Duration>) {
+        self.relief.say(now, relief, duration);
     }
 
-    /// Whether no client is helped with this service, because the operator wants it so.
     pub(crate) fn is_off(&self, now: Time) -> bool {
-        self.standing.at(now) == Override::Off
+        self.relief.at(now) == Override::Off
     }
 
-    /// Whether an override has ended just now.
+    /// Removes an override whose time has passed. True: there was one.
     #[must_use]
-    pub(crate) fn override_ends(&mut self, now: Time) -> bool {
-        let ends = self.standing.until().is_some_and(|until| until <= now);
+    pub(crate) fn end_override(&mut self, now: Time) -> bool {
+        let ends = self.relief.until().is_some_and(|until| until <= now);
         if ends {
-            self.standing = CurrentOverride::default();
+            self.relief = CurrentOverride::default();
         }
         ends
     }
 
-    /// `links`: each link, with what it has done.
-    pub(crate) fn status(&self, links: impl Iterator<Item = (LinkStatus, Past)>) -> ServiceStatus {
-        let mut done = self.past;
-        let links = links.map(|(status, past)| {
-            done.merge(&past);
+    /// `links`: the state and totals of each link.
+    pub(crate) fn status(&self, links: impl Iterator<Item = (LinkStatus, LinkTotals)>) -> ServiceStatus {
+        let mut all = self.closed_links;
+        let links = links.map(|(status, totals)| {
+            all.merge(&totals);
             status
         });
         let links = links.collect();
-        let (traffic, batches, stalls) = done.parts();
+        let (traffic, batches, stalls) = all.parts();
         let mut counters = self.counters;
         counters.stalls.add(stalls);
         ServiceStatus {
             name: self.config.name.clone(),
             server: self.config.server,
             listening: self.is_listening,
-            relief: self.standing,
+            relief: self.relief,
             drained: self.drain.map(|drain| drain.counts()),
             removed: self.is_removed,
             links,
@@ -287,7 +280,7 @@ impl Service {
 impl Turns for Service {
     fn deadline(&self) -> Option<Time> {
         let drain = self.drain.and_then(|drain| drain.poll_timeout());
-        [drain, self.standing.until()].into_iter().flatten().min()
+        [drain, self.relief.until()].into_iter().flatten().min()
     }
 
     fn is_unfinished(&self) -> bool {
@@ -308,41 +301,41 @@ mod tests {
     }
 
     #[test]
-    fn listens_while_clients_are_taken() {
+    fn listens_while_clients_are_accepted() {
         let mut service = Service::new(config());
         let minute = Duration::from_secs(60);
-        assert!(service.listen(Time(0), true) && !service.listen(Time(0), false));
-        service.say(Time(0), Override::Off, Some(minute));
+        assert!(service.update_listening(Time(0), true) && !service.update_listening(Time(0), false));
+        service.set_override(Time(0), Override::Off, Some(minute));
         assert_eq!(service.takes_clients(Time(1)), Err(Refusal::Off));
-        assert!(!service.listen(Time(1), true) && !service.override_ends(Time(1)));
+        assert!(!service.update_listening(Time(1), true) && !service.end_override(Time(1)));
         assert_eq!(service.deadline(), Some(Time(0) + minute));
-        assert!(service.override_ends(Time(0) + minute));
-        assert!(service.listen(Time(0) + minute, true));
+        assert!(service.end_override(Time(0) + minute));
+        assert!(service.update_listening(Time(0) + minute, true));
         assert!(service.begin_drain(Time(2), minute) && !service.begin_drain(Time(3), minute));
         assert_eq!(service.takes_clients(Time(4)), Err(Refusal::Draining));
-        assert!(!service.listen(Time(4), true));
+        assert!(!service.update_listening(Time(4), true));
     }
 
     #[test]
-    fn a_removed_service_is_gone_with_its_last_client_and_may_come_back() {
+    fn a_removed_service_ends_with_its_last_client_and_can_start_again() {
         let mut service = Service::new(config());
-        service.client_came(Sort::Raw);
+        service.client_added(ClientType::Plain);
         assert!(service.remove() && !service.remove());
         assert!(service.begin_drain(Time(0), Duration::from_secs(1)));
         assert!(!service.drain_is_due(Time(1)) && service.is_at_rest());
-        service.client_went(Sort::Raw, false);
-        assert!(service.drain_is_due(Time(1)) && !service.is_at_rest() && !service.is_gone());
+        service.client_removed(ClientType::Plain, false);
+        assert!(service.drain_is_due(Time(1)) && !service.is_at_rest() && !service.has_ended_after_removal());
         service.end_drain();
-        assert!(service.is_gone() && service.is_at_rest());
+        assert!(service.has_ended_after_removal() && service.is_at_rest());
         assert_eq!(
             service.change(config()),
             Changes { policy: false, server: false, links: true, encryption: false }
         );
-        assert!(!service.is_gone() && service.takes_clients(Time(2)).is_ok());
+        assert!(!service.has_ended_after_removal() && service.takes_clients(Time(2)).is_ok());
     }
 
     #[test]
-    fn says_what_other_settings_change() {
+    fn changes_of_a_new_configuration_are_reported() {
         let mut service = Service::new(config());
         let unchanged = Changes { policy: false, server: false, links: false, encryption: false };
         assert_eq!(service.change(config()), unchanged);
@@ -354,12 +347,12 @@ mod tests {
     }
 
     #[test]
-    fn a_load_balancer_cannot_make_a_client_of_the_server() {
+    fn impossible_announced_addresses_are_rejected() {
         let service = Service::new(config());
-        let admits = |address: &str| service.admits_announced(address.parse().unwrap());
+        let admits = |address: &str| service.admits_announced_address(address.parse().unwrap());
         assert_eq!(admits("10.0.0.7"), Ok(()));
-        for nobody in ["10.0.0.5", "0.0.0.0", "224.0.0.1"] {
-            assert_eq!(admits(nobody), Err(Refusal::Address), "{nobody}");
+        for address in ["10.0.0.5", "0.0.0.0", "224.0.0.1"] {
+            assert_eq!(admits(address), Err(Refusal::Address), "{address}");
         }
     }
 }

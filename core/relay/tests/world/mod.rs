@@ -1,4 +1,4 @@
-//! A transport that records, a server's end that answers, and the relay between them: all bytes by hand.
+//! A relay between a recording transport and a real server's end of the link, driven event by event.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;
@@ -13,52 +13,52 @@ use spillway_batch::{
 use spillway_relay::{Config, Relay, ServiceConfig};
 use spillway_transport::{Application, Chunk, Conn, Event, Full, Time, Transport};
 
-/// What the relay did with one connection.
+/// The relay's calls for one connection.
 #[derive(Debug, Default)]
-pub struct Line {
+pub struct ConnRecord {
     pub sent: Vec<u8>,
     pub room: usize,
     pub granted: u64,
     pub finished: bool,
     pub aborted: bool,
     pub watched: bool,
-    /// What was sent stays with the transport: its host takes nothing.
+    /// Sent bytes stay in the transport's queue, because the host takes nothing.
     pub stuck: bool,
-    /// The relay wants to hear when some of what is queued has gone.
+    /// The relay has requested a `Room` event.
     pub wants_room: bool,
-    /// How far its gate is open.
+    /// Offset up to which the gate lets TCP acknowledge the client's bytes.
     pub released: u64,
 }
 
 #[derive(Debug, Default)]
-pub struct Wires {
-    pub lines: BTreeMap<Conn, Line>,
+pub struct RecordingTransport {
+    pub records: BTreeMap<Conn, ConnRecord>,
     pub connects: Vec<(Conn, SocketAddr)>,
     pub listening: BTreeMap<u16, bool>,
     next: u32,
 }
 
-impl Wires {
+impl RecordingTransport {
     pub fn accept(&mut self) -> Conn {
         let conn = Conn { slot: self.next, generation: 7 };
         self.next += 1;
-        self.lines.insert(conn, Line { room: 1 << 20, ..Line::default() });
+        self.records.insert(conn, ConnRecord { room: 1 << 20, ..ConnRecord::default() });
         conn
     }
 
-    pub fn line(&mut self, conn: Conn) -> &mut Line {
-        self.lines.get_mut(&conn).expect("a connection of this test")
+    pub fn record(&mut self, conn: Conn) -> &mut ConnRecord {
+        self.records.get_mut(&conn).expect("a connection of this test")
     }
 
-    /// Takes what was sent; its room is free again.
+    /// Removes and returns the sent bytes, and frees their room.
     pub fn take(&mut self, conn: Conn) -> Vec<u8> {
-        let line = self.line(conn);
-        line.room += line.sent.len();
-        std::mem::take(&mut line.sent)
+        let record = self.record(conn);
+        record.room += record.sent.len();
+        std::mem::take(&mut record.sent)
     }
 }
 
-impl Transport for Wires {
+impl Transport for RecordingTransport {
     fn connect(&mut self, _: Time, target: SocketAddr) -> Result<Conn, Full> {
         let conn = self.accept();
         self.connects.push((conn, target));
@@ -70,20 +70,20 @@ impl Transport for Wires {
     }
 
     fn room(&self, conn: Conn) -> usize {
-        self.lines[&conn].room
+        self.records[&conn].room
     }
 
     fn send(&mut self, conn: Conn, bytes: &[u8]) -> usize {
-        let line = self.line(conn);
-        assert!(!line.aborted && !line.finished, "send after the end");
-        let taken = bytes.len().min(line.room);
-        line.room -= taken;
-        line.sent.extend_from_slice(&bytes[..taken]);
+        let record = self.record(conn);
+        assert!(!record.aborted && !record.finished, "send after the end");
+        let taken = bytes.len().min(record.room);
+        record.room -= taken;
+        record.sent.extend_from_slice(&bytes[..taken]);
         taken
     }
 
     fn want_room(&mut self, conn: Conn) {
-        self.line(conn).wants_room = true;
+        self.record(conn).wants_room = true;
     }
 
     fn send_chunk(&mut self, conn: Conn, chunk: Chunk) -> Result<(), Chunk> {
@@ -99,33 +99,37 @@ impl Transport for Wires {
     }
 
     fn queued(&self, conn: Conn) -> usize {
-        let line = &self.lines[&conn];
-        if line.stuck { line.sent.len() } else { 0 }
+        let record = &self.records[&conn];
+        if record.stuck { record.sent.len() } else { 0 }
     }
 
     fn held_by_all(&self) -> usize {
-        self.lines.values().filter(|line| line.stuck && !line.aborted).map(|line| line.sent.len()).sum()
+        self.records
+            .values()
+            .filter(|record| record.stuck && !record.aborted)
+            .map(|record| record.sent.len())
+            .sum()
     }
 
     fn grant(&mut self, conn: Conn, bytes: u32) {
-        self.line(conn).granted += u64::from(bytes);
+        self.record(conn).granted += u64::from(bytes);
     }
 
     fn release(&mut self, conn: Conn, through: u64) {
-        let line = self.line(conn);
-        line.released = line.released.max(through);
+        let record = self.record(conn);
+        record.released = record.released.max(through);
     }
 
     fn watch_acknowledged(&mut self, conn: Conn, on: bool) {
-        self.line(conn).watched = on;
+        self.record(conn).watched = on;
     }
 
     fn finish(&mut self, conn: Conn) {
-        self.line(conn).finished = true;
+        self.record(conn).finished = true;
     }
 
     fn abort(&mut self, conn: Conn) {
-        self.line(conn).aborted = true;
+        self.record(conn).aborted = true;
     }
 }
 
@@ -145,7 +149,7 @@ pub fn client_ring() -> KeyRing {
 
 pub const SERVER: &str = "10.0.0.5:11411";
 
-/// Listener 0: plain clients; 1: library clients. Batches go at each turn's end.
+/// Listener 0: plain clients; 1: library clients. Batches leave at the end of each turn.
 pub fn config() -> Config {
     let service = ServiceConfig {
         raw_listeners: vec![0],
@@ -160,10 +164,10 @@ pub fn config() -> Config {
 
 pub struct World {
     pub relay: Relay,
-    pub wires: Wires,
+    pub transport: RecordingTransport,
     pub now: Time,
-    /// The relay's link, and its other end.
     pub link: Conn,
+    /// The server's end of `link`.
     pub server: ServerLink,
 }
 
@@ -172,7 +176,7 @@ impl World {
         World::with_server(config, Limits::default())
     }
 
-    /// A world whose link is up.
+    /// A relay whose link to the server is up.
     pub fn with_server(config: Config, limits: Limits) -> World {
         let mut count = 0_u8;
         let random = Box::new(move |bytes: &mut [u8]| {
@@ -182,70 +186,71 @@ impl World {
         let relay = Relay::new(config, random).expect("a valid configuration");
         let link = Conn { slot: 0, generation: 7 };
         let server = new_server(limits);
-        let mut world = World { relay, wires: Wires::default(), now: Time(1_000), link, server };
+        let mut world =
+            World { relay, transport: RecordingTransport::default(), now: Time(1_000), link, server };
         world.link_comes_up(limits);
         world
     }
 
-    /// Lets the relay connect, and a new server answer.
+    /// Waits until the relay connects, and brings the link to a new server up.
     pub fn link_comes_up(&mut self, limits: Limits) {
-        while self.wires.connects.is_empty() {
-            self.now = self.now.max(self.relay.poll_timeout().expect("it wants to connect"));
-            self.relay.handle_timeout(self.now, &mut self.wires);
-            self.relay.end_of_turn(self.now, &mut self.wires);
+        while self.transport.connects.is_empty() {
+            self.now = self.now.max(self.relay.poll_timeout().expect("the relay connects"));
+            self.relay.handle_timeout(self.now, &mut self.transport);
+            self.relay.end_of_turn(self.now, &mut self.transport);
         }
-        let (link, target) = self.wires.connects.remove(0);
+        let (link, target) = self.transport.connects.remove(0);
         assert_eq!(target, SERVER.parse().expect("an address"));
         self.link = link;
         self.server = new_server(limits);
         self.event(link, Event::Opened { peer: target, listener: None });
         let events = self.exchange();
-        assert!(matches!(events[..], [Heard::Established(Role::Helper)]), "{events:?}");
-        assert_eq!(self.wires.listening.get(&0), Some(&true), "a link is up: listening");
+        assert!(matches!(events[..], [Observed::Established(Role::Helper)]), "{events:?}");
+        assert_eq!(self.transport.listening.get(&0), Some(&true), "a link is up: listening");
     }
 
-    /// One event in a turn of its own.
+    /// Handles one event in a turn of its own.
     pub fn event(&mut self, conn: Conn, event: Event<'_>) {
-        self.relay.handle(self.now, conn, event, &mut self.wires);
-        self.relay.end_of_turn(self.now, &mut self.wires);
+        self.relay.handle(self.now, conn, event, &mut self.transport);
+        self.relay.end_of_turn(self.now, &mut self.transport);
     }
 
     pub fn data(&mut self, conn: Conn, bytes: &[u8]) {
         self.event(conn, Event::Data { end: 0, bytes });
     }
 
-    /// A client comes in.
+    /// Opens a client's connection.
     pub fn client(&mut self, listener: u16, peer: &str) -> Conn {
-        let conn = self.wires.accept();
+        let conn = self.transport.accept();
         let peer = peer.parse().expect("an address");
         self.event(conn, Event::Opened { peer, listener: Some(listener) });
         conn
     }
 
-    /// Time passes, and the relay's timeouts are handled as they come.
+    /// Advances the time, and handles the relay's timeouts at their times.
     pub fn pass(&mut self, time: core::time::Duration) {
         let until = self.now + time;
         while let Some(at) = self.relay.poll_timeout().filter(|at| *at <= until) {
             self.now = self.now.max(at);
-            self.relay.handle_timeout(self.now, &mut self.wires);
-            self.relay.end_of_turn(self.now, &mut self.wires);
+            self.relay.handle_timeout(self.now, &mut self.transport);
+            self.relay.end_of_turn(self.now, &mut self.transport);
         }
         self.now = until;
     }
 
-    /// What was sent over the link reaches the server, and its answers the relay, until nobody has more to say.
-    pub fn exchange(&mut self) -> Vec<Heard> {
-        let mut heard = Vec::new();
+    /// Exchanges bytes between the relay and the server until neither has output. Returns the server's events.
+    pub fn exchange(&mut self) -> Vec<Observed> {
+        let mut observed = Vec::new();
         loop {
-            let bytes = self.wires.take(self.link);
+            let bytes = self.transport.take(self.link);
             let mut scratch = Scratch::new();
             let mut input = self.server.unseal(self.now, &bytes, &mut scratch);
             while let Some(event) = self.server.decompose(self.now, &mut input).expect("a healthy link") {
-                heard.push(Heard::of(event));
+                observed.push(Observed::of(event));
             }
             let Some(batch) = self.server.flush(self.now) else {
                 if bytes.is_empty() {
-                    return heard;
+                    return observed;
                 }
                 continue;
             };
@@ -270,9 +275,9 @@ pub fn new_server(limits: Limits) -> ServerLink {
     )
 }
 
-/// A server's event, with its bytes.
+/// An owned copy of a server's event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Observed {
     Established(Role),
     Connect(u32, SocketAddr),
     Data(u32, Vec<u8>),
@@ -283,18 +288,18 @@ pub enum Heard {
     Other,
 }
 
-impl Heard {
-    fn of(event: ServerEvent<'_>) -> Heard {
+impl Observed {
+    fn of(event: ServerEvent<'_>) -> Observed {
         match event {
-            ServerEvent::Established { role, .. } => Heard::Established(role),
-            ServerEvent::Connect { id, client, .. } => Heard::Connect(id.0, client),
-            ServerEvent::Data { id, bytes } => Heard::Data(id.0, bytes.to_vec()),
-            ServerEvent::Finished { id } => Heard::Finished(id.0),
-            ServerEvent::Closed { id, reason } => Heard::Closed(id.0, reason),
-            ServerEvent::Session { id, kind, client, .. } => Heard::Session(id.0, kind, client),
-            ServerEvent::Carried { id, bytes } => Heard::Data(id.0, bytes.to_vec()),
-            ServerEvent::CarriedControl { id, control } => Heard::Control(id.0, control),
-            ServerEvent::Drain { .. } | ServerEvent::Forbidden { .. } => Heard::Other,
+            ServerEvent::Established { role, .. } => Observed::Established(role),
+            ServerEvent::Connect { id, client, .. } => Observed::Connect(id.0, client),
+            ServerEvent::Data { id, bytes } => Observed::Data(id.0, bytes.to_vec()),
+            ServerEvent::Finished { id } => Observed::Finished(id.0),
+            ServerEvent::Closed { id, reason } => Observed::Closed(id.0, reason),
+            ServerEvent::Session { id, kind, client, .. } => Observed::Session(id.0, kind, client),
+            ServerEvent::Carried { id, bytes } => Observed::Data(id.0, bytes.to_vec()),
+            ServerEvent::CarriedControl { id, control } => Observed::Control(id.0, control),
+            ServerEvent::Drain { .. } | ServerEvent::Forbidden { .. } => Observed::Other,
         }
     }
 }

@@ -1,20 +1,17 @@
-//! The binary protocol: headers of 24 bytes, each followed by a body whose length it tells. A reply repeats its request's
-//! opcode, so that it is never in doubt which one it belongs to.
+//! memcached's binary protocol: headers of 24 bytes, each followed by a body. A reply repeats its request's opcode, so
+//! replies can be matched even when quiet requests are not answered.
 
 use spillway_transport::Time;
 
 use crate::gave_up::GaveUp;
 use crate::outstanding::{Kind, Outstanding};
 
-/// The first byte of a request of the binary protocol.
-pub(super) const BINARY_REQUEST: u8 = 0x80;
-
-const REPLY: u8 = 0x81;
+pub(super) const REQUEST_MAGIC: u8 = 0x80;
+const REPLY_MAGIC: u8 = 0x81;
 const HEADER_BYTES: usize = 24;
 
 const STAT: u8 = 0x10;
 
-/// Both directions of a connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Binary {
     requests: Packets,
@@ -28,7 +25,7 @@ impl Binary {
         mut bytes: &[u8],
         outstanding: &mut Outstanding,
     ) -> Result<(), GaveUp> {
-        while let Some(header) = self.requests.next(BINARY_REQUEST, &mut bytes)? {
+        while let Some(header) = self.requests.next(REQUEST_MAGIC, &mut bytes)? {
             outstanding.push(now, kind(header.opcode)?)?;
         }
         Ok(())
@@ -40,8 +37,8 @@ impl Binary {
         outstanding: &mut Outstanding,
         mut answered: impl FnMut(Option<Time>),
     ) -> Result<(), GaveUp> {
-        while let Some(header) = self.replies.next(REPLY, &mut bytes)? {
-            // Quiet requests before the one that is answered have had their chance.
+        while let Some(header) = self.replies.next(REPLY_MAGIC, &mut bytes)? {
+            // Replies are in order, so the server did not answer the quiet requests before this reply's request.
             let first = loop {
                 match outstanding.first() {
                     Some(first) if first.shape == header.opcode => break first,
@@ -49,8 +46,8 @@ impl Binary {
                     _ => return Err(GaveUp::Unasked),
                 }
             };
-            // Statistics are many packets, up to an empty one or an error.
-            let is_last = header.opcode != STAT || header.key == 0 || header.status != 0;
+            // Statistics are several packets; one with an empty key or an error is the last.
+            let is_last = header.opcode != STAT || header.key_bytes == 0 || header.status != 0;
             if !first.is_quiet && is_last {
                 answered(outstanding.answered());
             }
@@ -63,14 +60,13 @@ impl Binary {
     }
 }
 
-/// What a request with this opcode is.
 fn kind(opcode: u8) -> Result<Kind, GaveUp> {
     Ok(match opcode {
         // get, set, add, replace, delete, increment, decrement, no-op, version, getk, append, prepend, touch, gat, gatk
         0x00..=0x06 | 0x0a..=0x0c | 0x0e..=0x0f | 0x1c | 0x1d | 0x23 => Kind::prompt(opcode),
         // quit, flush, stat, verbosity; authentication
         0x07 | 0x08 | STAT | 0x1b | 0x20..=0x22 => Kind::unmeasured(opcode),
-        // The quiet forms of all of these.
+        // quiet forms of the above
         0x09 | 0x0d | 0x11..=0x1a | 0x1e | 0x24 => Kind::quiet(opcode),
         _ => return Err(GaveUp::UnknownCommand),
     })
@@ -79,55 +75,52 @@ fn kind(opcode: u8) -> Result<Kind, GaveUp> {
 #[derive(Clone, Copy, Debug)]
 struct Header {
     opcode: u8,
-    /// Bytes of its key.
-    key: u16,
-    /// Of a reply.
+    key_bytes: u16,
+    /// Status of a reply; a request has other data in this field.
     status: u16,
 }
 
-/// One direction.
+/// Parser of one direction.
 #[derive(Clone, Debug, Default)]
 struct Packets {
     header: [u8; HEADER_BYTES],
-    /// Bytes of the header that have come.
-    filled: usize,
-    /// Bytes of the body that are still to come.
-    body: u32,
+    header_filled: usize,
+    body_left: u32,
 }
 
 impl Packets {
-    /// Takes from the input up to the end of a packet. `None`: there is more to come.
+    /// Consumes input up to the end of a packet. `None`: the packet is incomplete.
     fn next(&mut self, magic: u8, input: &mut &[u8]) -> Result<Option<Header>, GaveUp> {
-        if self.filled < HEADER_BYTES {
-            let taken = input.len().min(HEADER_BYTES - self.filled);
+        if self.header_filled < HEADER_BYTES {
+            let taken = input.len().min(HEADER_BYTES - self.header_filled);
             let (of_header, rest) = input.split_at(taken);
-            self.header[self.filled..self.filled + taken].copy_from_slice(of_header);
-            (self.filled, *input) = (self.filled + taken, rest);
-            if self.filled > 0 && self.header[0] != magic {
+            self.header[self.header_filled..self.header_filled + taken].copy_from_slice(of_header);
+            (self.header_filled, *input) = (self.header_filled + taken, rest);
+            if self.header_filled > 0 && self.header[0] != magic {
                 return Err(GaveUp::Syntax);
             }
-            if self.filled < HEADER_BYTES {
+            if self.header_filled < HEADER_BYTES {
                 return Ok(None);
             }
             let [.., l0, l1, l2, l3, _, _, _, _, _, _, _, _, _, _, _, _] = self.header;
-            self.body = u32::from_be_bytes([l0, l1, l2, l3]);
+            self.body_left = u32::from_be_bytes([l0, l1, l2, l3]);
         }
-        let taken = input.len().min(usize::try_from(self.body).unwrap_or(usize::MAX));
+        let taken = input.len().min(usize::try_from(self.body_left).unwrap_or(usize::MAX));
         *input = &input[taken..];
-        self.body -= u32::try_from(taken).unwrap_or(self.body); // at most `body`
-        if self.body > 0 {
+        self.body_left -= u32::try_from(taken).unwrap_or(self.body_left);
+        if self.body_left > 0 {
             return Ok(None);
         }
-        self.filled = 0;
+        self.header_filled = 0;
         let [_, opcode, key_high, key_low, _, _, status_high, status_low, ..] = self.header;
         Ok(Some(Header {
             opcode,
-            key: u16::from_be_bytes([key_high, key_low]),
+            key_bytes: u16::from_be_bytes([key_high, key_low]),
             status: u16::from_be_bytes([status_high, status_low]),
         }))
     }
 
     fn is_between(&self) -> bool {
-        self.filled == 0
+        self.header_filled == 0
     }
 }

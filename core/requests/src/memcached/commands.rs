@@ -1,27 +1,24 @@
-//! Commands of the text protocol: what each is followed by, and what its reply looks like.
+//! Commands of memcached's text protocol: whether a value follows, and the format of the reply.
 
 use crate::gave_up::GaveUp;
 use crate::number::Number;
 use crate::outstanding::Kind;
 use crate::words::Word;
 
-/// The server refuses longer ones, and takes their values for commands then.
+/// The server rejects longer keys and then parses the value as commands.
 const KEY_BYTES_MAX: u64 = 250;
 
-/// What a reply looks like, or a line of one belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// Only an error, if anything: `noreply`.
+    /// No reply, or an error line: `noreply`.
     Nothing,
-    /// One line.
     Line,
     /// Lines with values, up to `END`.
     Values,
     /// `STAT` lines, up to `END`; or one other line.
     Statistics,
-    /// One line of a meta command, perhaps with a value.
+    /// One line of a meta command, with or without a value.
     Meta,
-    /// `MN`.
     MetaNoop,
 }
 
@@ -33,25 +30,23 @@ impl Shape {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
-    /// An empty line.
-    Empty,
-    /// `get`, `gat`: keys, nothing else.
+    EmptyLine,
     Retrieval,
-    /// `set` and the like: a value of so many bytes follows.
+    /// `set` and the like: a value follows the line.
     Storage,
-    /// One line, one line back; `noreply` as the last word.
+    /// One line with a reply of one line; the last word may be `noreply`.
     Change,
-    /// The same, for operators.
+    /// As `Change`, but for operators.
     Administration,
     Statistics,
-    /// `lru_crawler`, of which some forms print without end.
+    /// `lru_crawler`, of which some forms have unlimited output.
     Crawler,
     Meta,
     MetaSet,
     MetaNoop,
-    /// `quit`, `shutdown`: the connection ends.
-    Leaving,
-    /// `watch`: the server logs on it from now on.
+    /// `quit`, `shutdown`: the server closes the connection.
+    Closing,
+    /// `watch`: the server sends log lines from now on.
     Watching,
 }
 
@@ -68,39 +63,39 @@ impl Family {
             b"mg" | b"md" | b"ma" | b"me" => Family::Meta,
             b"ms" => Family::MetaSet,
             b"mn" => Family::MetaNoop,
-            b"quit" | b"shutdown" => Family::Leaving,
+            b"quit" | b"shutdown" => Family::Closing,
             b"watch" => Family::Watching,
             _ => return None,
         })
     }
 }
 
-/// What is known of a request's line so far.
+/// A request's line, as far as it was parsed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Command {
     family: Family,
     is_quiet: bool,
-    /// Bytes of the value that follows.
-    value: Option<u64>,
+    /// Length of the value that follows the line.
+    value_bytes: Option<u64>,
 }
 
 impl Command {
-    pub(super) const EMPTY: Command = Command { family: Family::Empty, is_quiet: false, value: None };
+    pub(super) const EMPTY: Command =
+        Command { family: Family::EmptyLine, is_quiet: false, value_bytes: None };
 
-    /// The next word of its line.
     pub(super) fn word(&mut self, word: &Word) -> Result<(), GaveUp> {
         if word.index == 0 {
             self.family = Family::of(word.text()).ok_or(GaveUp::UnknownCommand)?;
             return Ok(());
         }
         match self.family {
-            Family::Storage if word.index == 4 => self.value = Some(Number::of(word.text())?),
-            Family::MetaSet if word.index == 2 => self.value = Some(Number::of(word.text())?),
+            Family::Storage if word.index == 4 => self.value_bytes = Some(Number::parse(word.text())?),
+            Family::MetaSet if word.index == 2 => self.value_bytes = Some(Number::parse(word.text())?),
             Family::Storage | Family::MetaSet if word.index == 1 && word.length > KEY_BYTES_MAX => {
                 return Err(GaveUp::Syntax);
             }
             Family::Storage | Family::Change | Family::Administration => {
-                // It counts as the last word only.
+                // `noreply` has a meaning as the last word only.
                 self.is_quiet = word.text() == b"noreply";
             }
             Family::Meta | Family::MetaSet if word.index >= 2 => {
@@ -114,21 +109,20 @@ impl Command {
         Ok(())
     }
 
-    /// The line is complete: the bytes of its value, if one follows.
-    pub(super) fn value(&self) -> Result<Option<u64>, GaveUp> {
+    /// Length of the value that follows the complete line, if one follows.
+    pub(super) fn value_bytes(&self) -> Result<Option<u64>, GaveUp> {
         match self.family {
-            // The server would take the value for commands.
-            Family::Storage | Family::MetaSet => self.value.map(Some).ok_or(GaveUp::Syntax),
+            // Without a length, the server parses the value as commands.
+            Family::Storage | Family::MetaSet => self.value_bytes.map(Some).ok_or(GaveUp::Syntax),
             Family::Watching => Err(GaveUp::Stream),
             _ => Ok(None),
         }
     }
 
-    /// What kind of request it is, once complete.
     pub(super) fn kind(&self) -> Kind {
         let shape = match self.family {
             Family::Storage | Family::Change | Family::Administration if self.is_quiet => Shape::Nothing,
-            Family::Leaving => Shape::Nothing,
+            Family::Closing => Shape::Nothing,
             Family::Retrieval => Shape::Values,
             Family::Statistics => Shape::Statistics,
             Family::Meta | Family::MetaSet => Shape::Meta,
@@ -136,7 +130,7 @@ impl Command {
             _ => Shape::Line,
         };
         match self.family {
-            _ if self.is_quiet || self.family == Family::Leaving => Kind::quiet(shape.number()),
+            _ if self.is_quiet || self.family == Family::Closing => Kind::quiet(shape.number()),
             Family::Administration | Family::Statistics | Family::Crawler => Kind::unmeasured(shape.number()),
             _ => Kind::prompt(shape.number()),
         }

@@ -1,5 +1,5 @@
-//! Which request a reply of the text protocol belongs to: replies come in the order of requests, and quiet requests may
-//! have none.
+//! Matches replies of memcached's text protocol to requests: replies have the order of requests, and quiet requests may
+//! have no reply.
 
 use spillway_transport::Time;
 
@@ -7,12 +7,12 @@ use super::commands::Shape;
 use crate::gave_up::GaveUp;
 use crate::outstanding::{Kind, Outstanding};
 
-/// What a complete reply is.
+/// The format of a complete reply, as far as it narrows down the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// `ERROR`, `CLIENT_ERROR`, `SERVER_ERROR`: anything can be answered so, what is quiet included.
+    /// `ERROR`, `CLIENT_ERROR`, `SERVER_ERROR`: a possible reply to every request, quiet ones included.
     Error,
-    /// `END`: of values or of statistics.
+    /// `END` of values or statistics.
     End,
     Of(Shape),
 }
@@ -23,24 +23,25 @@ impl Answer {
         match self {
             Answer::Error => true,
             Answer::End => is(Shape::Values) || is(Shape::Statistics),
-            // `stats reset`, `stats detail on`
+            // Statistics: replies to `stats reset` and `stats detail on` are one line.
             Answer::Of(Shape::Line) => is(Shape::Line) || is(Shape::Statistics),
             Answer::Of(shape) => is(shape),
         }
     }
 }
 
-/// Finds the request of an answer. `Ok(None)`: it was a quiet one's.
+/// Removes the request of this reply and returns when it was sent, if its latency is measured. `Ok(None)`: the request
+/// was a quiet one, which remains.
 pub(super) fn find(answer: Answer, outstanding: &mut Outstanding) -> Result<Option<Option<Time>>, GaveUp> {
     while let Some(first) = outstanding.first() {
         match (first.is_quiet, answer.can_be_of(first)) {
             (false, true) => return Ok(Some(outstanding.answered())),
             (false, false) => break,
-            // Later requests are answered: this one was not.
+            // The reply belongs to a later request, so the server did not answer this one.
             (true, false) => outstanding.forget_first(),
             (true, true) => {
-                return match outstanding.first_sure() {
-                    Some(sure) if answer.can_be_of(sure) => Err(GaveUp::Ambiguous),
+                return match outstanding.first_not_quiet() {
+                    Some(kind) if answer.can_be_of(kind) => Err(GaveUp::Ambiguous),
                     _ => Ok(None),
                 };
             }

@@ -1,4 +1,4 @@
-//! memcached, in either of its protocols (its `doc/protocol.txt`, `doc/protocol-binary.txt`).
+//! memcached's text and binary protocols (memcached's `doc/protocol.txt` and `doc/protocol-binary.txt`).
 
 mod binary;
 mod commands;
@@ -7,12 +7,12 @@ mod text;
 
 use spillway_transport::Time;
 
-use self::binary::{BINARY_REQUEST, Binary};
+use self::binary::{Binary, REQUEST_MAGIC};
 use self::text::Text;
 use crate::gave_up::GaveUp;
 use crate::outstanding::Outstanding;
 
-/// One connection. The first byte that its client sends says which protocol it speaks.
+/// The parser of one connection. The client's first byte decides between the text and the binary protocol.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Memcached {
     #[default]
@@ -25,7 +25,7 @@ impl Memcached {
     pub fn requests(&mut self, now: Time, bytes: &[u8], outstanding: &mut Outstanding) -> Result<(), GaveUp> {
         if let (Memcached::Unknown, Some(first)) = (&*self, bytes.first()) {
             *self = match *first {
-                BINARY_REQUEST => Memcached::Binary(Binary::default()),
+                REQUEST_MAGIC => Memcached::Binary(Binary::default()),
                 _ => Memcached::Text(Text::default()),
             };
         }
@@ -44,7 +44,7 @@ impl Memcached {
     ) -> Result<(), GaveUp> {
         match self {
             Memcached::Unknown if bytes.is_empty() => Ok(()),
-            // Such as the refusal of a server that is full.
+            // For example, a server with too many connections rejects this one before the first request.
             Memcached::Unknown => Err(GaveUp::Unasked),
             Memcached::Text(text) => text.replies(bytes, outstanding, answered),
             Memcached::Binary(binary) => binary.replies(bytes, outstanding, answered),

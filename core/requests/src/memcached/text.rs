@@ -1,4 +1,4 @@
-//! The text protocol: the classic commands and the meta commands, in lines; some are followed by a value.
+//! memcached's text protocol: lines of classic and meta commands, some of which are followed by a value.
 
 use spillway_transport::Time;
 
@@ -9,7 +9,6 @@ use crate::number::Number;
 use crate::outstanding::Outstanding;
 use crate::words::{Line, Piece, Word};
 
-/// Both directions of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Text {
     requests: Lines,
@@ -39,8 +38,8 @@ impl Text {
         while let Some(found) = self.requests.next(&mut bytes)? {
             match found {
                 Found::Word(word) => self.command.word(&word)?,
-                Found::LineEnd => match self.command.value()? {
-                    Some(value) => self.requests.expect_value(value),
+                Found::LineEnd => match self.command.value_bytes()? {
+                    Some(bytes) => self.requests.expect_value(bytes),
                     None => self.complete(now, outstanding)?,
                 },
                 Found::ValueEnd => self.complete(now, outstanding)?,
@@ -84,7 +83,7 @@ impl Text {
                 },
                 Found::ValueEnd => match core::mem::replace(&mut self.reply, ReplyLine::Empty) {
                     ReplyLine::Answer(answer) => answer,
-                    _ => continue, // others, or `END`, follow
+                    _ => continue, // another value or `END` follows
                 },
             };
             if let Some(since) = find(answer, outstanding)? {
@@ -99,15 +98,14 @@ impl Text {
     }
 }
 
-/// What a line of a reply is, as far as it has come.
+/// The kind of a reply's line, as far as it was parsed.
 #[derive(Clone, Copy, Debug)]
 enum ReplyLine {
     Empty,
-    /// `VALUE key flags bytes`, with the bytes.
+    /// `VALUE key flags bytes`, with the number of bytes.
     Value(Option<u64>),
-    /// `VA bytes`.
+    /// `VA bytes`, with the number of bytes.
     MetaValue(Option<u64>),
-    /// One of several lines.
     Statistic,
     Answer(Answer),
 }
@@ -130,26 +128,26 @@ impl ReplyLine {
             return Ok(());
         }
         match self {
-            ReplyLine::Value(bytes) if word.index == 3 => *bytes = Some(Number::of(word.text())?),
-            ReplyLine::MetaValue(bytes) if word.index == 1 => *bytes = Some(Number::of(word.text())?),
+            ReplyLine::Value(bytes) if word.index == 3 => *bytes = Some(Number::parse(word.text())?),
+            ReplyLine::MetaValue(bytes) if word.index == 1 => *bytes = Some(Number::parse(word.text())?),
             _ => {}
         }
         Ok(())
     }
 }
 
-/// One direction: lines, and values between them.
+/// Parser of one direction: lines, and values between them.
 #[derive(Clone, Copy, Debug)]
 struct Lines {
     line: Line,
     value: Option<Value>,
 }
 
-/// What is still to come of a value.
+/// A value that is not complete yet.
 #[derive(Clone, Copy, Debug)]
 struct Value {
-    bytes: u64,
-    /// Of the line end behind it.
+    bytes_left: u64,
+    /// The carriage return after the value was consumed.
     has_return: bool,
 }
 
@@ -165,7 +163,7 @@ impl Lines {
     }
 
     fn expect_value(&mut self, bytes: u64) {
-        self.value = Some(Value { bytes, has_return: false });
+        self.value = Some(Value { bytes_left: bytes, has_return: false });
     }
 
     fn is_between(&self) -> bool {
@@ -179,10 +177,10 @@ impl Lines {
                 Piece::End => Found::LineEnd,
             }));
         };
-        let taken = input.len().min(usize::try_from(value.bytes).unwrap_or(usize::MAX));
-        value.bytes -= taken as u64;
+        let taken = input.len().min(usize::try_from(value.bytes_left).unwrap_or(usize::MAX));
+        value.bytes_left -= taken as u64;
         *input = &input[taken..];
-        while value.bytes == 0 {
+        while value.bytes_left == 0 {
             let Some((byte, rest)) = input.split_first() else { return Ok(None) };
             *input = rest;
             match byte {
@@ -191,7 +189,8 @@ impl Lines {
                     self.value = None;
                     return Ok(Some(Found::ValueEnd));
                 }
-                // The value is longer or shorter than was said: the server answers an error and looks for commands in it.
+                // The value has another length than announced. The server replies with an error and parses the rest as
+                // commands.
                 _ => return Err(GaveUp::Syntax),
             }
         }

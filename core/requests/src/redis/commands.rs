@@ -1,51 +1,51 @@
-//! What a command means for measuring: read from its first words.
+//! Classifies redis commands by their first words: whether their latency can be measured.
 
 use crate::gave_up::GaveUp;
 use crate::words::Word;
 
-/// What a complete request is.
+/// How the latency of a complete request is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Answered as soon as the server can.
+    /// The server answers at once.
     Prompt,
-    /// An operator's command whose time is its own affair.
+    /// An operator's command, whose latency does not reflect the server's load.
     Unmeasured,
-    /// Answered when something happens.
+    /// The server may delay the reply until an event.
     MayBlock,
-    /// From here on replies cannot be told any more.
-    Leave(GaveUp),
+    /// Replies to this request and to later ones cannot be matched.
+    GiveUp(GaveUp),
 }
 
-/// A request as far as its words have come.
+/// A request, as far as it was parsed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Command {
     verdict: Verdict,
     group: Group,
 }
 
-/// Commands of which a later word decides.
+/// Whether a later word of the command can change the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Group {
     Decided,
     Client,
-    /// `XREAD`, `XREADGROUP`: options, up to `STREAMS`.
+    /// `XREAD`, `XREADGROUP`: `BLOCK` may come before `STREAMS`.
     StreamRead,
 }
 
 impl Command {
     pub(super) const EMPTY: Command = Command { verdict: Verdict::Prompt, group: Group::Decided };
 
-    /// The next word, in capital letters.
+    /// Parses the next word, which must be in upper case.
     pub(super) fn word(&mut self, word: &Word) {
         let text = word.text();
         if word.index == 0 {
-            (self.verdict, self.group) = judge(text);
+            (self.verdict, self.group) = classify(text);
             return;
         }
         match self.group {
             Group::Client => {
                 match text {
-                    b"REPLY" => self.verdict = Verdict::Leave(GaveUp::RepliesOff),
+                    b"REPLY" => self.verdict = Verdict::GiveUp(GaveUp::RepliesOff),
                     b"PAUSE" | b"UNPAUSE" => self.verdict = Verdict::MayBlock,
                     _ => {}
                 }
@@ -65,14 +65,14 @@ impl Command {
     }
 }
 
-fn judge(command: &[u8]) -> (Verdict, Group) {
+fn classify(command: &[u8]) -> (Verdict, Group) {
     let verdict = match command {
         b"BLPOP" | b"BRPOP" | b"BLMOVE" | b"BRPOPLPUSH" | b"BLMPOP" | b"BZPOPMIN" | b"BZPOPMAX"
         | b"BZMPOP" | b"WAIT" | b"WAITAOF" | b"DEBUG" => Verdict::MayBlock,
         b"SAVE" | b"FLUSHALL" | b"FLUSHDB" | b"MIGRATE" | b"FAILOVER" | b"SHUTDOWN" | b"SWAPDB"
         | b"MODULE" | b"KEYS" | b"BGREWRITEAOF" | b"BGSAVE" => Verdict::Unmeasured,
         b"SUBSCRIBE" | b"PSUBSCRIBE" | b"SSUBSCRIBE" | b"UNSUBSCRIBE" | b"PUNSUBSCRIBE" | b"SUNSUBSCRIBE"
-        | b"MONITOR" | b"SYNC" | b"PSYNC" | b"REPLCONF" => Verdict::Leave(GaveUp::Stream),
+        | b"MONITOR" | b"SYNC" | b"PSYNC" | b"REPLCONF" => Verdict::GiveUp(GaveUp::Stream),
         _ => Verdict::Prompt,
     };
     let group = match command {

@@ -1,6 +1,6 @@
 //! redis: requests as arrays of bulk strings or as lines, replies in RESP2 and RESP3.
 //!
-//! Replies tell their own extent, so that a command which is not known here is no trouble.
+//! A reply's end follows from its own bytes, so unknown commands can be measured too.
 
 mod commands;
 mod replies;
@@ -14,10 +14,9 @@ use self::requests::Requests;
 use crate::gave_up::GaveUp;
 use crate::outstanding::{Kind, Outstanding};
 
-/// All replies look alike.
-const ANY: u8 = 0;
+/// All replies have one format.
+const SHAPE: u8 = 0;
 
-/// Both directions of a connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Redis {
     requests: Requests,
@@ -33,10 +32,10 @@ impl Redis {
     ) -> Result<(), GaveUp> {
         while let Some(verdict) = self.requests.next(&mut bytes)? {
             let kind = match verdict {
-                Verdict::Prompt => Kind::prompt(ANY),
-                Verdict::Unmeasured => Kind::unmeasured(ANY),
-                Verdict::MayBlock => Kind::blocking(ANY),
-                Verdict::Leave(why) => return Err(why),
+                Verdict::Prompt => Kind::prompt(SHAPE),
+                Verdict::Unmeasured => Kind::unmeasured(SHAPE),
+                Verdict::MayBlock => Kind::blocking(SHAPE),
+                Verdict::GiveUp(reason) => return Err(reason),
             };
             outstanding.push(now, kind)?;
         }

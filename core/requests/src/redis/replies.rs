@@ -1,64 +1,65 @@
-//! Replies, in RESP2 and RESP3: each value tells its own extent; aggregates hold values.
+//! Parser of redis replies in RESP2 and RESP3.
 
 use alloc::vec::Vec;
 
 use crate::gave_up::GaveUp;
 use crate::number::{NumberLine, take_if};
 
-/// Aggregates in aggregates; no reply of redis comes near.
+/// Limit on nested aggregates. Real replies of redis are far less deep.
 const DEPTH_MAX: usize = 64;
-/// Values in an aggregate: more than a server could hold.
+/// Limit on values in an aggregate, above what a server can hold in memory.
 const COUNT_MAX: u64 = 1 << 40;
 
-/// The direction from the server.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Replies {
-    at: At,
-    /// What encloses the value that comes, from outside in.
+    state: State,
+    /// The aggregates around the current value, outermost first.
     enclosing: Vec<Enclosing>,
-    /// The whole value is a push message, which answers nobody.
+    /// The outermost value is a push message, which is not a reply to a request.
     is_push: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum At {
+enum State {
     /// Before a value's first byte.
     #[default]
     Start,
-    /// In a line whose content does not matter.
+    /// In the rest of a one-line value.
     Line,
-    /// Behind the first byte of a value that begins with a number.
+    /// After the type byte of a value that has a length or count.
     Head(u8),
+    /// In the length or count of a value of this type.
     Number(u8, NumberLine),
-    /// In a string, of which so many bytes are to come, its line end included.
+    /// In a string, with the number of bytes that remain, its CR LF included.
     Bulk(u64),
-    /// In the rest of the line of a string or an aggregate without a length.
+    /// In the first line of a streamed string or aggregate (RESP3), which has no length.
     Streamed(u8),
-    /// Before the next piece of a string without a length.
-    Piece,
-    PieceLength(NumberLine),
-    PieceBytes(u64),
-    /// In the line that ends an aggregate without a length.
+    /// Before the next chunk of a streamed string.
+    Chunk,
+    ChunkLength(NumberLine),
+    /// In a chunk, with the number of bytes that remain, its CR LF included.
+    ChunkBytes(u64),
+    /// In the line that ends a streamed aggregate.
     Dot,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Enclosing {
-    /// So many values are to come.
+    /// Array, set, map or push, with the number of values that remain.
     Values(u64),
-    /// So many values of an attribute, which goes before the value it describes.
+    /// Attribute, with the number of values that remain. The value that it describes follows.
     Attribute(u64),
-    /// Values up to a dot.
+    /// Streamed aggregate, which ends with a dot.
     UpToDot,
 }
 
 impl Replies {
-    /// Takes from the input up to the end of a reply. False: there is more to come.
+    /// Consumes input up to the end of a reply. False: the reply is incomplete.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<bool, GaveUp> {
         while !input.is_empty() {
             if self.step(input)? {
-                self.at = At::Start;
-                if self.is_whole() && !core::mem::take(&mut self.is_push) {
+                self.state = State::Start;
+                if self.close_value() && !core::mem::take(&mut self.is_push) {
                     return Ok(true);
                 }
             }
@@ -67,63 +68,63 @@ impl Replies {
     }
 
     pub fn is_between(&self) -> bool {
-        matches!(self.at, At::Start) && self.enclosing.is_empty()
+        matches!(self.state, State::Start) && self.enclosing.is_empty()
     }
 
-    /// Takes something. True when a value is complete.
+    /// Consumes some input. True when a value is complete.
     fn step(&mut self, input: &mut &[u8]) -> Result<bool, GaveUp> {
-        match &mut self.at {
-            At::Start => return self.begin(input),
-            At::Line => return Ok(skip_line(input)),
-            At::Head(kind) => {
-                self.at = match *kind {
-                    b'$' | b'*' | b'%' | b'~' if take_if(input, b'?') => At::Streamed(*kind),
-                    kind => At::Number(kind, NumberLine::default()),
+        match &mut self.state {
+            State::Start => return self.begin(input),
+            State::Line => return Ok(skip_line(input)),
+            State::Head(kind) => {
+                self.state = match *kind {
+                    b'$' | b'*' | b'%' | b'~' if take_if(input, b'?') => State::Streamed(*kind),
+                    kind => State::Number(kind, NumberLine::default()),
                 };
             }
-            At::Number(kind, line) => {
+            State::Number(kind, line) => {
                 let kind = *kind;
                 if let Some(number) = line.next(input)? {
                     return self.extent(kind, number);
                 }
             }
-            At::Bulk(left) => {
+            State::Bulk(left) => {
                 skip(input, left);
                 return Ok(*left == 0);
             }
-            At::Streamed(kind) => {
+            State::Streamed(kind) => {
                 let is_string = *kind == b'$';
                 if skip_line(input) {
                     if is_string {
-                        self.at = At::Piece;
+                        self.state = State::Chunk;
                     } else {
                         self.enclose(Enclosing::UpToDot)?;
                     }
                 }
             }
-            At::Piece => {
+            State::Chunk => {
                 if !take_if(input, b';') {
                     return Err(GaveUp::Syntax);
                 }
-                self.at = At::PieceLength(NumberLine::default());
+                self.state = State::ChunkLength(NumberLine::default());
             }
-            At::PieceLength(line) => {
+            State::ChunkLength(line) => {
                 if let Some(length) = line.next(input)? {
                     match length.ok_or(GaveUp::Syntax)? {
                         0 => return Ok(true),
-                        length => self.at = At::PieceBytes(length + 2),
+                        length => self.state = State::ChunkBytes(length + 2),
                     }
                 }
             }
-            At::PieceBytes(left) => {
+            State::ChunkBytes(left) => {
                 skip(input, left);
                 if *left == 0 {
-                    self.at = At::Piece;
+                    self.state = State::Chunk;
                 }
             }
-            At::Dot => {
+            State::Dot => {
                 if skip_line(input) {
-                    // The aggregate is complete, and it is a value itself.
+                    // The aggregate is itself a value of what encloses it.
                     self.enclosing.pop();
                     return Ok(true);
                 }
@@ -132,32 +133,31 @@ impl Replies {
         Ok(false)
     }
 
-    /// A value's first byte.
     fn begin(&mut self, input: &mut &[u8]) -> Result<bool, GaveUp> {
         let Some((kind, rest)) = input.split_first() else { return Ok(false) };
         *input = rest;
-        self.at = match kind {
+        self.state = match kind {
             // Simple string, error, integer, double, boolean, null, big number.
-            b'+' | b'-' | b':' | b',' | b'#' | b'_' | b'(' => At::Line,
+            b'+' | b'-' | b':' | b',' | b'#' | b'_' | b'(' => State::Line,
             // Strings, long errors, verbatim strings; arrays, sets, maps, attributes.
-            b'$' | b'!' | b'=' | b'*' | b'~' | b'%' | b'|' => At::Head(*kind),
+            b'$' | b'!' | b'=' | b'*' | b'~' | b'%' | b'|' => State::Head(*kind),
             b'>' => {
                 self.is_push |= self.enclosing.is_empty();
-                At::Head(*kind)
+                State::Head(*kind)
             }
-            b'.' if self.enclosing.last() == Some(&Enclosing::UpToDot) => At::Dot,
+            b'.' if self.enclosing.last() == Some(&Enclosing::UpToDot) => State::Dot,
             _ => return Err(GaveUp::Syntax),
         };
         Ok(false)
     }
 
-    /// A value of this kind has this length or count. True when that makes it complete.
+    /// Handles the length or count of a value. True when the value is complete, which an empty aggregate is.
     fn extent(&mut self, kind: u8, number: Option<u64>) -> Result<bool, GaveUp> {
-        // Nothing, as RESP2 has it.
+        // RESP2 writes null as a negative length.
         let Some(number) = number else { return Ok(true) };
         let values = match kind {
             b'$' | b'!' | b'=' => {
-                self.at = At::Bulk(number + 2);
+                self.state = State::Bulk(number + 2);
                 return Ok(false);
             }
             b'%' | b'|' => number.saturating_mul(2),
@@ -167,7 +167,7 @@ impl Replies {
             return Err(GaveUp::Syntax);
         }
         match (kind, values) {
-            (b'|', 0) => self.at = At::Start, // describes nothing
+            (b'|', 0) => self.state = State::Start,
             (b'|', values) => self.enclose(Enclosing::Attribute(values))?,
             (_, 0) => return Ok(true),
             (_, values) => self.enclose(Enclosing::Values(values))?,
@@ -180,18 +180,18 @@ impl Replies {
             return Err(GaveUp::TooDeep);
         }
         self.enclosing.push(enclosing);
-        self.at = At::Start;
+        self.state = State::Start;
         Ok(())
     }
 
-    /// A value is complete. Whether it was the last one of all that encloses it.
-    fn is_whole(&mut self) -> bool {
+    /// Counts a complete value in its aggregates. True when it completes the outermost value.
+    fn close_value(&mut self) -> bool {
         while let Some(last) = self.enclosing.last_mut() {
             match last {
                 Enclosing::UpToDot => return false,
                 Enclosing::Attribute(1) => {
                     self.enclosing.pop();
-                    return false; // the value that it describes is to come
+                    return false;
                 }
                 Enclosing::Values(1) => drop(self.enclosing.pop()),
                 Enclosing::Values(left) | Enclosing::Attribute(left) => {
@@ -204,7 +204,7 @@ impl Replies {
     }
 }
 
-/// Whether the line ended.
+/// Consumes input up to the line's end. False: the line is incomplete.
 fn skip_line(input: &mut &[u8]) -> bool {
     let end = input.iter().position(|byte| *byte == b'\n');
     *input = &input[end.map_or(input.len(), |end| end + 1)..];
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_all_kinds_are_one_reply_each() {
+    fn each_outermost_value_is_one_reply() {
         for text in [
             "+OK\r\n",
             "-ERR no\r\n",
@@ -266,7 +266,6 @@ mod tests {
                 assert_eq!(count(text.as_bytes(), cut), Ok((1, true)), "{text:?} cut at {cut}");
             }
             for length in 1..text.len() {
-                // A push message before the reply is complete by itself.
                 let (replies, _) = count(&text.as_bytes()[..length], 0).unwrap();
                 assert_eq!(replies, 0, "{:?}", &text[..length]);
             }
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_told() {
+    fn malformed_replies_are_rejected() {
         for text in
             ["x", "$x\r\n", "*1\r\nx", "*\r\n", "$1\rx", ".\r\n", "$?\r\nx", ";1\r\n", "*9999999999999\r\n"]
         {

@@ -1,33 +1,32 @@
-//! Requests: `*count`, then as many bulk strings; or a line of words.
+//! Parser of redis requests: an array of bulk strings, or an inline command.
 
 use super::commands::{Command, Verdict};
 use crate::gave_up::GaveUp;
 use crate::number::{NumberLine, take_if};
 use crate::words::{Line, Piece, Word};
 
-/// The direction from the client.
 #[derive(Clone, Debug)]
 pub(super) struct Requests {
     command: Command,
-    at: At,
+    state: State,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum At {
+enum State {
     Start,
-    /// Whether it has words: an empty line is no request.
+    /// In an inline command. The flag is set when a word was parsed: an empty line is not a request.
     Inline(Line, bool),
-    /// In the line that says how many words there are.
+    /// In the line with the number of words.
     Count(NumberLine),
-    /// Before the dollar sign of a word, and so many words are to come.
+    /// Before the dollar sign of a word.
     Dollar(Words),
-    /// In the line that says how long a word is.
+    /// In the line with the length of a word.
     Length(Words, NumberLine),
-    /// In a word, of which so many bytes are to come, its line end included.
+    /// In a word, with the number of bytes that remain, its CR LF included.
     Word(Words, Word, u64),
 }
 
-/// Words of a request: the place of the next one, and how many there are.
+/// Index of a request's next word, and the number of words that remain.
 #[derive(Clone, Copy, Debug)]
 struct Words {
     index: u32,
@@ -36,17 +35,17 @@ struct Words {
 
 impl Default for Requests {
     fn default() -> Requests {
-        Requests { command: Command::EMPTY, at: At::Start }
+        Requests { command: Command::EMPTY, state: State::Start }
     }
 }
 
 impl Requests {
-    /// Takes from the input up to the end of a request. `None`: there is more to come.
+    /// Consumes input up to the end of a request. `None`: the request is incomplete.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<Verdict>, GaveUp> {
-        while !input.is_empty() || matches!(self.at, At::Inline(line, _) if line.is_ending()) {
+        while !input.is_empty() || matches!(self.state, State::Inline(line, _) if line.is_ending()) {
             if self.step(input)? {
                 let command = core::mem::replace(&mut self.command, Command::EMPTY);
-                self.at = At::Start;
+                self.state = State::Start;
                 return Ok(Some(command.verdict()));
             }
         }
@@ -54,52 +53,52 @@ impl Requests {
     }
 
     pub fn is_between(&self) -> bool {
-        matches!(self.at, At::Start)
+        matches!(self.state, State::Start)
     }
 
-    /// Takes something. True when a request is complete that will have a reply.
+    /// Consumes some input. True when a request that has a reply is complete.
     fn step(&mut self, input: &mut &[u8]) -> Result<bool, GaveUp> {
-        match &mut self.at {
-            At::Start => {
-                self.at = if take_if(input, b'*') {
-                    At::Count(NumberLine::default())
+        match &mut self.state {
+            State::Start => {
+                self.state = if take_if(input, b'*') {
+                    State::Count(NumberLine::default())
                 } else {
-                    At::Inline(Line::new(), false)
+                    State::Inline(Line::new(), false)
                 };
             }
-            At::Inline(line, has_words) => match line.next(input)? {
+            State::Inline(line, has_words) => match line.next(input)? {
                 Some(Piece::Word(word)) => {
                     *has_words = true;
-                    self.command.word(&word.capitals());
+                    self.command.word(&word.to_uppercase());
                 }
                 Some(Piece::End) => {
                     let is_request = *has_words;
-                    self.at = At::Start;
+                    self.state = State::Start;
                     return Ok(is_request);
                 }
                 None => {}
             },
-            At::Count(line) => {
+            State::Count(line) => {
                 if let Some(count) = line.next(input)? {
-                    self.at = match count {
-                        None | Some(0) => At::Start, // ignored by the server
-                        Some(left) => At::Dollar(Words { index: 0, left }),
+                    self.state = match count {
+                        None | Some(0) => State::Start, // the server ignores empty requests
+                        Some(left) => State::Dollar(Words { index: 0, left }),
                     };
                 }
             }
-            At::Dollar(words) => {
+            State::Dollar(words) => {
                 if !take_if(input, b'$') {
                     return Err(GaveUp::Syntax);
                 }
-                self.at = At::Length(*words, NumberLine::default());
+                self.state = State::Length(*words, NumberLine::default());
             }
-            At::Length(words, line) => {
+            State::Length(words, line) => {
                 if let Some(length) = line.next(input)? {
                     let length = length.ok_or(GaveUp::Syntax)?;
-                    self.at = At::Word(*words, Word::new(words.index), length + 2);
+                    self.state = State::Word(*words, Word::new(words.index), length + 2);
                 }
             }
-            At::Word(words, word, left) => {
+            State::Word(words, word, left) => {
                 let taken = input.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                 let (bytes, rest) = input.split_at(taken);
                 *input = rest;
@@ -107,9 +106,9 @@ impl Requests {
                 word.push(&bytes[..usize::try_from(of_word).unwrap_or(taken)]);
                 *left -= taken as u64;
                 if *left == 0 {
-                    self.command.word(&word.capitals());
+                    self.command.word(&word.to_uppercase());
                     let next = Words { index: words.index.saturating_add(1), left: words.left - 1 };
-                    self.at = At::Dollar(next);
+                    self.state = State::Dollar(next);
                     return Ok(next.left == 0);
                 }
             }

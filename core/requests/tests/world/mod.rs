@@ -1,6 +1,6 @@
-//! Conversations: what a client sends, what its server answers, and when.
+//! Conversations of a client and a server, played through a tracker.
 
-// Each test file uses a part of this.
+// Each test file uses some of these functions only.
 #![allow(dead_code)]
 
 use std::time::Duration;
@@ -8,7 +8,6 @@ use std::time::Duration;
 use spillway_requests::{GaveUp, Protocol, Reply, Tracker};
 use spillway_transport::Time;
 
-/// A step of a conversation.
 #[derive(Clone, Debug)]
 pub enum Step {
     Asks(Vec<u8>),
@@ -23,18 +22,18 @@ pub fn answers(text: impl AsRef<[u8]>) -> Step {
     Step::Answers(text.as_ref().to_vec())
 }
 
-/// What a tracker made of a conversation.
+/// The results of a tracker at the end of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
-    /// Of each reply.
+pub struct Outcome {
     pub latencies: Vec<Option<Duration>>,
     pub gave_up: Option<GaveUp>,
     pub is_idle: Option<bool>,
     pub pending_since: Option<Time>,
 }
 
-/// Plays a conversation: each step comes 10 ns after the one before, cut into pieces as `cuts` says.
-pub fn play(protocol: Protocol, steps: &[Step], mut cuts: impl FnMut(usize) -> usize) -> Heard {
+/// Plays a conversation with a step each 10 ns. `cuts` returns the length of the next piece, given the bytes that
+/// remain.
+pub fn play(protocol: Protocol, steps: &[Step], mut cuts: impl FnMut(usize) -> usize) -> Outcome {
     let mut tracker = Tracker::new(protocol);
     let mut latencies = Vec::new();
     for (at, step) in steps.iter().enumerate() {
@@ -51,13 +50,13 @@ pub fn play(protocol: Protocol, steps: &[Step], mut cuts: impl FnMut(usize) -> u
         }
     }
     let (gave_up, again) = (tracker.poll_gave_up(), tracker.poll_gave_up());
-    assert_eq!(again, None, "told once");
-    Heard { latencies, gave_up, is_idle: tracker.is_idle(), pending_since: tracker.pending_since() }
+    assert_eq!(again, None, "the reason is reported once");
+    Outcome { latencies, gave_up, is_idle: tracker.is_idle(), pending_since: tracker.pending_since() }
 }
 
-/// The conversation in one piece a step, in single bytes, and in pieces of three: the same is heard.
+/// Plays the steps whole, in single bytes and in pieces of three bytes, and asserts that the outcomes are equal.
 #[track_caller]
-pub fn heard(protocol: Protocol, steps: &[Step]) -> Heard {
+pub fn outcome(protocol: Protocol, steps: &[Step]) -> Outcome {
     let whole = play(protocol, steps, |all| all);
     for size in [1, 3] {
         assert_eq!(play(protocol, steps, |_| size), whole, "in pieces of {size}: {steps:?}");
@@ -65,18 +64,22 @@ pub fn heard(protocol: Protocol, steps: &[Step]) -> Heard {
     whole
 }
 
-/// Expects replies with these latencies in ns (0: no measure), and that nothing is left.
+/// Expects replies with these latencies in ns (0: not measured), and an idle connection after them.
 #[track_caller]
 pub fn expect(protocol: Protocol, steps: &[Step], latencies: &[u64]) {
-    let heard = heard(protocol, steps);
-    let told: Vec<u64> =
-        heard.latencies.iter().map(|latency| latency.map_or(0, |time| time.as_nanos() as u64)).collect();
-    assert_eq!((told.as_slice(), heard.gave_up), (latencies, None), "{steps:?}");
-    assert_eq!((heard.is_idle, heard.pending_since), (Some(true), None), "{steps:?}");
+    let outcome = outcome(protocol, steps);
+    let observed: Vec<u64> =
+        outcome.latencies.iter().map(|latency| latency.map_or(0, |time| time.as_nanos() as u64)).collect();
+    assert_eq!((observed.as_slice(), outcome.gave_up), (latencies, None), "{steps:?}");
+    assert_eq!((outcome.is_idle, outcome.pending_since), (Some(true), None), "{steps:?}");
 }
 
 #[track_caller]
 pub fn expect_gave_up(protocol: Protocol, steps: &[Step], why: GaveUp) {
-    let heard = heard(protocol, steps);
-    assert_eq!((heard.gave_up, heard.is_idle, heard.pending_since), (Some(why), None, None), "{steps:?}");
+    let outcome = outcome(protocol, steps);
+    assert_eq!(
+        (outcome.gave_up, outcome.is_idle, outcome.pending_since),
+        (Some(why), None, None),
+        "{steps:?}"
+    );
 }

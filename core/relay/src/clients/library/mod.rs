@@ -1,7 +1,5 @@
-//! A library client: speaks a link of its own, with one virtual connection, whose frames are passed on with the id
-//! rewritten. Its credit is end to end.
-//!
-//! [`requests`] has what it sends, [`replies`] what it is sent.
+//! Library clients. A library client has a link of its own with one virtual connection, whose frames are relayed with
+//! the id rewritten. Credit is end to end. [`requests`]: bytes from the client. [`replies`]: bytes to the client.
 
 mod replies;
 mod requests;
@@ -13,8 +11,8 @@ use spillway_batch::{Acceptor, Control, Id};
 use spillway_transport::{Time, Unsent};
 
 use crate::clients::backlog::Backlog;
-use crate::clients::leaving::Leaving;
-use crate::clients::passage::Passage;
+use crate::clients::lingering::Lingering;
+use crate::clients::relayed::RelayedConn;
 use crate::memory::{Memory, Unread};
 use crate::status::{ClientKind, ClientStatus};
 
@@ -23,7 +21,6 @@ const CLIENT_ID: Id = Id(1);
 
 pub(crate) use requests::Received;
 
-/// One library client.
 #[derive(Debug)]
 pub(crate) struct LibraryClient {
     service: u16,
@@ -32,33 +29,32 @@ pub(crate) struct LibraryClient {
     bytes_in: u64,
     bytes_out: u64,
     acceptor: Acceptor,
-    /// Bytes of requests that each *connect* may be followed by: what the server's link said when this client's
-    /// began.
+    /// Initial credit of each connection in bytes, as announced when this client's link was opened.
     credit: u32,
-    passage: Option<Passage>,
-    /// Sent away to another helper, because this one is overloaded.
-    is_sent_away: bool,
-    /// Waits for the end of the turn to be sent its batch.
+    relayed: Option<RelayedConn>,
+    /// The client was sent to another helper, because this one is overloaded.
+    is_shed: bool,
+    /// Output is scheduled for the end of the turn.
     is_dirty: bool,
-    /// Bytes as they came, which wait until the server's link has room. With what is granted, never more than one grant.
+    /// Received bytes that wait until the server's link has room. Together with `granted` at most one grant.
     waiting: Backlog,
-    /// It sends no more, and this is acted on after what waits.
+    /// The client has finished its stream, which is handled after `waiting`.
     has_ended: bool,
-    /// What the transport had no room for.
+    /// Output that the transport did not take.
     unsent: Unsent,
+    /// Bytes that were granted and not received.
     granted: usize,
-    /// Waits for the server's link to drain.
-    is_starved: bool,
-    /// Nothing of it is read while memory is scarce, because it does not read.
+    /// The client is in the server link's list of waiting clients.
+    waits_for_link: bool,
+    /// The client is not read, because memory is scarce and it does not read its replies.
     is_paused: bool,
-    /// A look at its incomplete record is due.
-    is_watched: bool,
-    /// Nothing of it is read for a time, because hardly anything that it sends is data.
-    rests: bool,
-    /// Bytes that the transport has taken for it.
+    record_timer_runs: bool,
+    /// The client is not read for a time, because it sends hardly any data.
+    is_throttled: bool,
+    /// Bytes that the transport has taken.
     sent: u64,
     unread: Unread,
-    /// Of what waits for it, what is counted in the relay's memory.
+    /// Bytes of output that are counted in [`Memory`].
     counted: usize,
 }
 
@@ -78,17 +74,17 @@ impl LibraryClient {
             bytes_out: 0,
             acceptor,
             credit,
-            passage: None,
-            is_sent_away: false,
+            relayed: None,
+            is_shed: false,
             is_dirty: false,
             waiting: Backlog::default(),
             has_ended: false,
             unsent: Unsent::default(),
             granted: 0,
-            is_starved: false,
+            waits_for_link: false,
             is_paused: false,
-            is_watched: false,
-            rests: false,
+            record_timer_runs: false,
+            is_throttled: false,
             sent: 0,
             unread: Unread::new(now),
             counted: 0,
@@ -103,7 +99,6 @@ impl LibraryClient {
         self.peer
     }
 
-    /// Bytes of requests that each *connect* may be followed by.
     pub(crate) fn credit(&self) -> u32 {
         self.credit
     }
@@ -116,41 +111,38 @@ impl LibraryClient {
         self.acceptor.has_named_key()
     }
 
-    /// Has authenticated, without encryption.
+    /// Whether the client has authenticated without encryption.
     pub(crate) fn is_unencrypted(&self) -> bool {
         self.acceptor.is_established() && !self.acceptor.is_encrypted()
     }
 
-    /// Whether it speaks for its own address.
-    pub(crate) fn speaks_for_itself(&self, client: SocketAddr) -> bool {
+    pub(crate) fn is_own_address(&self, client: SocketAddr) -> bool {
         client.ip().to_canonical() == self.peer.ip().to_canonical() && client.port() == self.peer.port()
     }
 
-    /// Index of the link to the server that carries its connection.
+    /// Index of the server's link that carries the client's connection.
     pub(crate) fn link(&self) -> Option<usize> {
-        self.passage.as_ref().map(|passage| passage.place().link)
+        self.relayed.as_ref().map(|relayed| relayed.virtual_id().link)
     }
 
-    /// Its connection to the server, as it begins.
-    pub(crate) fn opened(&mut self, passage: Passage) {
-        self.passage = Some(passage);
+    pub(crate) fn opened(&mut self, relayed: RelayedConn) {
+        self.relayed = Some(relayed);
     }
 
-    /// Its connection to the server has ended on both sides, or with the server's link. The client's own link goes on.
-    pub(crate) fn leave_passage(&mut self) {
-        self.passage = None;
+    /// The connection to the server has ended on both sides, or with the server's link. The client's link stays open.
+    pub(crate) fn remove_relayed(&mut self) {
+        self.relayed = None;
     }
 
-    /// The client leaves its connection to the server.
-    pub(crate) fn take_passage(&mut self) -> Option<Passage> {
-        self.passage.take()
+    pub(crate) fn take_relayed(&mut self) -> Option<RelayedConn> {
+        self.relayed.take()
     }
 
     pub(crate) fn is_closed_by_server(&self) -> bool {
-        self.passage.as_ref().is_some_and(Passage::is_closed_by_server)
+        self.relayed.as_ref().is_some_and(RelayedConn::is_closed_by_server)
     }
 
-    /// Tells it to go elsewhere, if it has authenticated. False: it has not.
+    /// Sends *drain*, if the client has authenticated. False: it has not.
     #[must_use]
     pub(crate) fn drain(&mut self, deadline_ms: u32) -> bool {
         let is_established = self.is_established();
@@ -160,33 +152,32 @@ impl LibraryClient {
         is_established
     }
 
-    /// Whether it may be sent away to another helper: it has been connected long enough, and was not sent away before.
-    pub(crate) fn may_be_sent_away(&self, now: Time, young: Duration) -> bool {
-        !self.is_sent_away && self.passage.is_some() && now.since(self.since) >= young
+    /// Whether the client may be sent to another helper: it has been connected for `age_min` and was not shed before.
+    pub(crate) fn can_be_shed(&self, now: Time, age_min: Duration) -> bool {
+        !self.is_shed && self.relayed.is_some() && now.since(self.since) >= age_min
     }
 
-    pub(crate) fn sent_away(&mut self) {
-        self.is_sent_away = true;
+    pub(crate) fn set_shed(&mut self) {
+        self.is_shed = true;
     }
 
-    /// It takes its last message, then its link ends.
-    pub(crate) fn leave_rejected(&mut self, now: Time, memory: &mut Memory) -> Leaving {
+    /// The client's authentication has failed: the result still sends the rejection.
+    pub(crate) fn linger_rejected(&mut self, now: Time, memory: &mut Memory) -> Lingering {
         let mut backlog = Backlog::default();
-        if let Some(last_words) = self.acceptor.flush() {
-            backlog.push(last_words.as_slice(), memory);
+        if let Some(rejection) = self.acceptor.flush() {
+            backlog.push(rejection.as_slice(), memory);
         }
-        self.over(memory);
-        Leaving::library(now, self.service, self.peer, self.since, backlog)
+        self.release_memory(memory);
+        Lingering::library(now, self.service, self.peer, self.since, backlog)
     }
 
-    /// Its link ends.
-    pub(crate) fn leave(&mut self, now: Time, memory: &mut Memory) -> Leaving {
-        self.over(memory);
-        Leaving::library(now, self.service, self.peer, self.since, Backlog::default())
+    /// The client has finished its link.
+    pub(crate) fn linger(&mut self, now: Time, memory: &mut Memory) -> Lingering {
+        self.release_memory(memory);
+        Lingering::library(now, self.service, self.peer, self.since, Backlog::default())
     }
 
-    /// Nothing of it counts any more.
-    pub(crate) fn over(&mut self, memory: &mut Memory) {
+    pub(crate) fn release_memory(&mut self, memory: &mut Memory) {
         memory.changed(self.counted, 0);
         self.counted = 0;
         self.waiting.clear(memory);

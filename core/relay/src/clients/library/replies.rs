@@ -1,4 +1,4 @@
-//! What a library client is sent, and what of it waits here.
+//! Output to a library client, and its memory.
 
 use core::time::Duration;
 
@@ -6,14 +6,14 @@ use spillway_batch::Control;
 use spillway_transport::{Conn, Time, Transport};
 
 use super::{CLIENT_ID, LibraryClient};
-use crate::clients::passage::{Passage, Step};
+use crate::clients::relayed::{ControlAction, RelayedConn};
 use crate::memory::{Held, Memory};
 
 impl LibraryClient {
-    /// Data of the server. False: its connection takes none any more.
+    /// Adds data of the server to the output. False: one end of the connection has closed, and the data is ignored.
     #[must_use]
     pub(crate) fn reply(&mut self, bytes: &[u8], memory: &mut Memory) -> bool {
-        if !self.passage.as_ref().is_some_and(Passage::takes_replies) {
+        if !self.relayed.as_ref().is_some_and(RelayedConn::takes_replies) {
             return false;
         }
         self.bytes_out += bytes.len() as u64;
@@ -22,37 +22,38 @@ impl LibraryClient {
         true
     }
 
-    /// A control message of the server.
-    pub(crate) fn server_says(&mut self, control: Control) -> Step {
-        let step = self.passage.as_mut().map_or(Step::PassOver, |passage| passage.server_says(&control));
-        if step != Step::PassOver {
+    /// Handles a control message of the server, and adds it to the output.
+    pub(crate) fn handle_server_control(&mut self, control: Control) -> ControlAction {
+        let relayed = self.relayed.as_mut();
+        let step = relayed.map_or(ControlAction::Ignore, |relayed| relayed.handle_server_control(&control));
+        if step != ControlAction::Ignore {
             self.acceptor.control(CLIENT_ID, control);
         }
         step
     }
 
-    /// A control message of ours about its connection.
-    pub(crate) fn say(&mut self, control: Control) {
+    /// Adds a control message of the relay itself to the output.
+    pub(crate) fn send_control(&mut self, control: Control) {
         self.acceptor.control(CLIENT_ID, control);
     }
 
-    /// Bytes that wait for it here.
+    /// Bytes of output that the transport has not taken.
     pub(crate) fn pending(&self) -> usize {
         self.acceptor.pending() + self.unsent.len()
     }
 
-    /// It has something to be sent at the end of the turn. False: that was known.
+    /// Schedules output for the end of the turn. False: it was scheduled already.
     #[must_use]
     pub(crate) fn set_dirty(&mut self, memory: &mut Memory) -> bool {
         self.count(memory);
         !core::mem::replace(&mut self.is_dirty, true)
     }
 
-    /// Sends what waits, as far as there is room; the transport's `Room` says when there is more.
+    /// Sends as much output as the transport takes. Call it again at the transport's `Room` event.
     pub(crate) fn transmit<T: Transport>(&mut self, now: Time, conn: Conn, memory: &mut Memory, out: &mut T) {
         self.is_dirty = false;
-        let next = |spent| {
-            self.acceptor.recycle(spent);
+        let next = |sent_chunk| {
+            self.acceptor.recycle(sent_chunk);
             self.acceptor.flush()
         };
         self.unsent.send_all_to(next, |bytes| {
@@ -69,25 +70,25 @@ impl LibraryClient {
         self.unread.note(now, self.sent + pending as u64, pending + queued);
     }
 
-    /// What it holds. `queued`: bytes in the transport. Bytes of an incomplete record count, because only its rest, or the end
-    /// of the link, frees them.
+    /// The client's memory in the relay. `queued`: bytes in the transport. Bytes of an incomplete record count, because
+    /// they are freed only by the rest of the record or by the end of the link.
     pub(crate) fn held(&mut self, now: Time, queued: usize) -> Held {
         self.note_unread(now, queued);
-        let withheld = self.acceptor.incomplete_since().map_or(Duration::ZERO, |since| now.since(since));
+        let record_age = self.acceptor.incomplete_since().map_or(Duration::ZERO, |since| now.since(since));
         Held {
-            waits: self.pending() + self.waiting.len() + self.acceptor.held_incomplete(),
-            bytes: self.held_for_it() + self.waiting.capacity(),
-            age: self.unread.age(now).max(withheld),
+            waiting_bytes: self.pending() + self.waiting.len() + self.acceptor.held_incomplete(),
+            memory_bytes: self.allocated() + self.waiting.capacity(),
+            age: self.unread.age(now).max(record_age),
         }
     }
 
-    fn held_for_it(&self) -> usize {
+    fn allocated(&self) -> usize {
         self.acceptor.held() + self.unsent.capacity()
     }
 
-    /// Brings the relay's memory up to date. What is kept for reuse while nothing waits is next to nothing.
+    /// Updates the relay's memory total. Empty output buffers that are kept for reuse are small and not counted.
     pub(crate) fn count(&mut self, memory: &mut Memory) {
-        let held = if self.pending() == 0 { self.acceptor.held_incomplete() } else { self.held_for_it() };
+        let held = if self.pending() == 0 { self.acceptor.held_incomplete() } else { self.allocated() };
         memory.changed(self.counted, held);
         self.counted = held;
     }

@@ -1,4 +1,4 @@
-//! What a library client sends: how much of it is read, and what becomes of it.
+//! Input from a library client: grants, waiting bytes, and its events.
 
 use alloc::vec::Vec;
 
@@ -7,24 +7,22 @@ use spillway_batch::{AcceptorEvent, CloseReason, Control, Id, LinkError, Scratch
 use spillway_transport::{Conn, Time, Transport};
 
 use super::{CLIENT_ID, LibraryClient};
-use crate::clients::passage::{Place, Request, Step};
+use crate::clients::relayed::{ControlAction, DataAction, VirtualId};
 use crate::links::Linked;
 use crate::memory::Memory;
 
-/// What becomes of bytes that have come.
+/// When received bytes are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// They are to be taken apart now.
     Now,
-    /// They wait until the server's link has drained.
+    /// When the server's link has drained.
     WhenDrained,
-    /// They wait for the end of the turn.
     AtEndOfTurn,
 }
 
 impl LibraryClient {
-    /// Bytes have come. While the server's batch is as large as it may be, they wait here. Bytes that come later wait behind
-    /// them, also when the client's connection to the server has ended meanwhile.
+    /// Receives bytes, and stores them while the batch to the server is full. Later bytes wait behind stored ones, even
+    /// if the client's connection to the server has ended meanwhile, because records must be opened in order.
     pub(crate) fn receive(
         &mut self,
         conn: Conn,
@@ -32,7 +30,7 @@ impl LibraryClient {
         linked: Option<&mut Linked>,
         memory: &mut Memory,
     ) -> Received {
-        // Grants are for the client's link as a whole: what is under way when the server's link stalls is in them.
+        // A grant bounds all bytes in flight from the client, so it bounds `waiting` too.
         self.granted = self.granted.saturating_sub(bytes.len());
         if self.waiting.is_empty() && !linked.as_ref().is_some_and(|linked| linked.is_full()) {
             return Received::Now;
@@ -40,37 +38,37 @@ impl LibraryClient {
         self.waiting.push(bytes, memory);
         match linked {
             Some(linked) => {
-                self.starve(conn, linked);
+                self.wait_for_link(conn, linked);
                 Received::WhenDrained
             }
             None => Received::AtEndOfTurn,
         }
     }
 
-    /// Whether bytes wait, and no server's link has to drain for them.
-    pub(crate) fn may_go_on(&self) -> bool {
-        self.passage.is_none() && !self.waiting.is_empty()
+    /// Whether stored bytes can be handled now, because the client has no connection on a server's link.
+    pub(crate) fn can_resume(&self) -> bool {
+        self.relayed.is_none() && !self.waiting.is_empty()
     }
 
-    /// What has waited, to be taken apart now.
     pub(crate) fn take_waiting(&mut self, memory: &mut Memory) -> Vec<u8> {
-        self.is_starved = false;
+        self.waits_for_link = false;
         self.waiting.take(memory)
     }
 
-    /// It sends no more. False: this is acted on after what waits.
+    /// The client has finished its stream. False: handle it after the stored bytes, when
+    /// [`has_ended`](Self::has_ended).
     #[must_use]
-    pub(crate) fn ends(&mut self) -> bool {
+    pub(crate) fn handle_finished(&mut self) -> bool {
         self.has_ended |= !self.waiting.is_empty();
         self.waiting.is_empty()
     }
 
-    /// Whether it sends no more, which was not acted on because something waited.
+    /// Whether the client has finished its stream while bytes were stored.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Opens the records in what it has sent. `ring`: none if the service has no client keys.
+    /// Opens the records in received bytes. `ring`: the service's client keys, if it has any.
     pub(crate) fn unseal<'a>(
         &mut self,
         now: Time,
@@ -81,13 +79,14 @@ impl LibraryClient {
         if let Some(ring) = ring {
             return self.acceptor.unseal(now, ring, bytes, scratch);
         }
-        // Settings may have changed since it came: who is not on loopback is not let in without a key.
+        // A reload may have removed the keys since the client connected: only loopback clients may connect without a
+        // key.
         let trusted = !self.is_established() && self.peer.ip().is_loopback();
         let ring = if trusted { KeyRing::loopback_only() } else { KeyRing::new() };
         self.acceptor.unseal(now, &ring, bytes, scratch)
     }
 
-    /// The next event in what it has sent.
+    /// The next event in unsealed bytes. Call it until `None`.
     pub(crate) fn decompose<'a>(
         &mut self,
         input: &mut &'a [u8],
@@ -95,38 +94,36 @@ impl LibraryClient {
         self.acceptor.decompose(input)
     }
 
-    /// A piece of a request. What comes after the end of its connection is passed over.
-    pub(crate) fn request(&mut self, id: Id, bytes: &[u8]) -> Request {
+    pub(crate) fn request(&mut self, id: Id, bytes: &[u8]) -> DataAction {
         self.bytes_in += bytes.len() as u64;
-        let passage = self.passage.as_mut().filter(|_| id == CLIENT_ID);
-        let request = passage.map_or(Request::PassOver, |passage| passage.request(bytes.len()));
-        if request == Request::PassOver {
+        let relayed = self.relayed.as_mut().filter(|_| id == CLIENT_ID);
+        let request = relayed.map_or(DataAction::Ignore, |relayed| relayed.request(bytes.len()));
+        if request == DataAction::Ignore {
             self.acceptor.passed_over(bytes.len());
         }
         request
     }
 
-    /// Whether it may open a connection with this id now.
     pub(crate) fn may_open(&self, id: Id) -> bool {
-        id == CLIENT_ID && self.passage.is_none()
+        id == CLIENT_ID && self.relayed.is_none()
     }
 
-    /// A control message that opens nothing.
-    pub(crate) fn client_says(&mut self, id: Id, control: &Control) -> Step {
-        let passage = self.passage.as_mut().filter(|_| id == CLIENT_ID);
-        passage.map_or(Step::PassOver, |passage| passage.client_says(control))
+    pub(crate) fn handle_client_control(&mut self, id: Id, control: &Control) -> ControlAction {
+        let relayed = self.relayed.as_mut().filter(|_| id == CLIENT_ID);
+        relayed.map_or(ControlAction::Ignore, |relayed| relayed.handle_client_control(control))
     }
 
-    /// It has sent more than the server allows: it is told, and nothing more of it passes. Returns where the server is to be
-    /// told.
-    pub(crate) fn break_passage(&mut self) -> Option<Place> {
-        let passage = self.passage.take()?;
+    /// Closes the connection because the client exceeded the server's credit. Returns the connection on the server's
+    /// link, which the caller must close.
+    pub(crate) fn close_over_credit(&mut self) -> Option<VirtualId> {
+        let relayed = self.relayed.take()?;
         self.acceptor.control(CLIENT_ID, Control::Close(CloseReason::OverCredit));
-        Some(passage.place())
+        Some(relayed.virtual_id())
     }
 
-    /// Grants more once half is used up, unless the server's link is stalled, or the client does not read answers or sends
-    /// hardly any data, or memory is scarce and it does not read.
+    /// Grants more bytes when half of the last grant is used up. Grants nothing while the server's link is congested,
+    /// while the client is throttled or does not read control messages, or while memory is scarce and the client does
+    /// not read.
     pub(crate) fn grant<T: Transport>(
         &mut self,
         conn: Conn,
@@ -142,11 +139,15 @@ impl LibraryClient {
         }
         self.is_paused = false;
         let most = memory.grant_bytes();
-        if self.rests || self.granted * 2 > most || !self.waiting.is_empty() || !self.acceptor.may_read() {
+        if self.is_throttled
+            || self.granted * 2 > most
+            || !self.waiting.is_empty()
+            || !self.acceptor.may_read()
+        {
             return;
         }
         if let Some(linked) = linked.filter(|linked| linked.is_congested()) {
-            return self.starve(conn, linked);
+            return self.wait_for_link(conn, linked);
         }
         let more = most - self.granted;
         self.granted += more;
@@ -154,10 +155,9 @@ impl LibraryClient {
         out.grant(conn, more as u32);
     }
 
-    /// It goes on when the link has drained.
-    fn starve(&mut self, conn: Conn, linked: &mut Linked) {
-        if !core::mem::replace(&mut self.is_starved, true) {
-            linked.starve(conn);
+    fn wait_for_link(&mut self, conn: Conn, linked: &mut Linked) {
+        if !core::mem::replace(&mut self.waits_for_link, true) {
+            linked.add_waiter(conn);
         }
     }
 
@@ -165,38 +165,37 @@ impl LibraryClient {
         self.is_paused
     }
 
-    /// Whether a timer for its incomplete record is to be started.
+    /// Whether the caller must start the timer for an incomplete record.
     #[must_use]
-    pub(crate) fn starts_watch(&mut self) -> bool {
-        self.acceptor.incomplete_since().is_some() && !core::mem::replace(&mut self.is_watched, true)
+    pub(crate) fn starts_record_timer(&mut self) -> bool {
+        self.acceptor.incomplete_since().is_some() && !core::mem::replace(&mut self.record_timer_runs, true)
     }
 
-    /// A timer for its incomplete record runs.
-    pub(crate) fn is_watched(&self) -> bool {
-        self.is_watched
+    pub(crate) fn record_timer_runs(&self) -> bool {
+        self.record_timer_runs
     }
 
-    /// Fails when the rest of a record does not come although it would be read.
+    /// # Errors
+    /// A record has been incomplete for too long, although the client was granted bytes to send.
     pub(crate) fn record_timeout(&mut self, now: Time) -> Result<(), LinkError> {
-        self.is_watched = false;
+        self.record_timer_runs = false;
         self.acceptor.handle_record_timeout(now, self.granted > 0)
     }
 
-    /// Whether it sends hardly anything but control messages, so that it is not read for a time from now on: a timer is to be
-    /// started.
+    /// Whether the client is throttled from now on, because it sends hardly any data: the caller must start the timer.
     #[must_use]
-    pub(crate) fn starts_rest(&mut self, now: Time) -> bool {
-        !self.rests && self.rests_on(now)
+    pub(crate) fn starts_throttle(&mut self, now: Time) -> bool {
+        !self.is_throttled && self.update_throttle(now)
     }
 
-    /// Whether it is still not read at the end of a timer.
+    /// Decides whether the client stays throttled when the timer expires.
     #[must_use]
-    pub(crate) fn rests_on(&mut self, now: Time) -> bool {
-        self.rests = self.acceptor.rests_until(now).is_some();
-        self.rests
+    pub(crate) fn update_throttle(&mut self, now: Time) -> bool {
+        self.is_throttled = self.acceptor.rests_until(now).is_some();
+        self.is_throttled
     }
 
-    pub(crate) fn is_resting(&self) -> bool {
-        self.rests
+    pub(crate) fn is_throttled(&self) -> bool {
+        self.is_throttled
     }
 }

@@ -1,39 +1,38 @@
-//! What a link sends: its batches, and the memory that they take.
+//! Batches of a link, and their memory.
 
 use spillway_transport::{Chunk, Time, Transport};
 
 use super::Linked;
 use crate::memory::Memory;
 
-/// A batch that has reached this size within a turn goes before the turn's end. Smaller ones wait for it: what
-/// a turn sends leaves at its end anyway, and *S* can only grow when batches may exceed it.
+/// A batch that reaches this size leaves before the end of the turn. Smaller batches wait for the end of the turn,
+/// because the adaptive policy's *S* can only grow when batches may exceed it.
 pub(crate) const BATCH_BYTES: usize = 64 * 1024;
 
 impl Linked {
-    /// The transport takes no more: clients get no new grants.
+    /// Whether the transport has not taken the last batch. Clients get no grants meanwhile.
     pub(crate) fn is_congested(&self) -> bool {
         self.unsent.is_some()
     }
 
-    /// The batch is as large as it may be.
+    /// Whether the pending batch has reached its limit.
     pub(crate) fn is_full(&self) -> bool {
         self.opener.is_full()
     }
 
-    /// Bytes gathered that the transport has not taken.
+    /// Bytes of batches that the transport has not taken.
     pub(crate) fn pending(&self) -> usize {
         self.opener.pending() + self.unsent.as_ref().map_or(0, Chunk::len)
     }
 
-    /// Brings the relay's memory up to date: a batch of one turn is not counted, what piles up behind it is.
+    /// Updates the relay's memory total. The batch of one turn is not counted; bytes beyond it are.
     pub(crate) fn count(&mut self, memory: &mut Memory) {
         let counted = self.to_count();
         memory.link_changed(self.counted, counted);
         self.counted = counted;
     }
 
-    /// The link is over: nothing of it counts any more.
-    pub(crate) fn uncount(&self, memory: &mut Memory) {
+    pub(crate) fn release_memory(&self, memory: &mut Memory) {
         memory.link_changed(self.counted, 0);
     }
 
@@ -44,14 +43,14 @@ impl Linked {
         waiting + incomplete
     }
 
-    /// Sends a batch within a turn if it is a large one.
+    /// Sends the batch within a turn if it has reached [`BATCH_BYTES`].
     pub(crate) fn transmit_large<T: Transport>(&mut self, now: Time, out: &mut T) {
         if self.opener.pending() >= BATCH_BYTES {
             self.transmit(now, out);
         }
     }
 
-    /// Sends the batch that is due, if any and if there is room.
+    /// Sends the batch if it is due and the transport has room.
     pub(crate) fn transmit<T: Transport>(&mut self, now: Time, out: &mut T) {
         if let Some(chunk) = self.unsent.take() {
             self.unsent = self.offer(chunk, out);
@@ -59,14 +58,14 @@ impl Linked {
         if self.unsent.is_some() {
             self.opener.waits(now);
         } else if let Some(batch) = self.opener.poll_transmit(now) {
-            if let Some(spent) = out.spent_chunk() {
-                self.opener.recycle(spent);
+            if let Some(sent_chunk) = out.spent_chunk() {
+                self.opener.recycle(sent_chunk);
             }
             self.unsent = self.offer(batch, out);
         }
     }
 
-    /// Sends everything, whether due or not, for the last time.
+    /// Sends everything, due or not, before the link is closed. Bytes that the transport does not take are lost.
     pub(crate) fn transmit_all<T: Transport>(&mut self, now: Time, out: &mut T) {
         if let Some(chunk) = self.unsent.take() {
             self.unsent = self.offer(chunk, out);
@@ -78,7 +77,7 @@ impl Linked {
         }
     }
 
-    /// Returns what the transport did not take. Its `Room` says when there is room again.
+    /// Returns the bytes that the transport did not take. Offer them again at its `Room` event.
     fn offer<T: Transport>(&mut self, chunk: Chunk, out: &mut T) -> Option<Chunk> {
         let mut chunk = match out.send_chunk(self.conn, chunk) {
             Ok(()) => return None,

@@ -11,17 +11,16 @@ use crate::counters::Stalls;
 use crate::reasons::Refusal;
 
 impl Linked {
-    /// The client's connection that an id belongs to.
     pub(crate) fn client(&self, id: Id) -> Option<Conn> {
         self.members.client(id)
     }
 
-    /// Whether an id is this client's: it may be another's by now.
+    /// Whether this id still belongs to this client. Ids are reused.
     pub(crate) fn is_of(&self, id: Id, conn: Conn) -> bool {
         self.members.client(id) == Some(conn)
     }
 
-    /// Whether an id is that of a library client that has gone, while the server has not closed yet.
+    /// Whether the library client with this id has left, but the server has not closed yet.
     pub(crate) fn is_orphan(&self, id: Id) -> bool {
         self.members.is_orphan(id)
     }
@@ -30,7 +29,7 @@ impl Linked {
         self.members.clients()
     }
 
-    /// A virtual connection for a plain client. `keeps`: the server is asked to keep its replies.
+    /// Opens a virtual connection for a plain client. `keeps`: asks the server to keep its replies.
     pub(crate) fn open_plain(
         &mut self,
         conn: Conn,
@@ -43,44 +42,44 @@ impl Linked {
         Ok(id)
     }
 
-    /// A virtual connection for a library client, whose *connect* or *reconnect* this is.
-    pub(crate) fn open_relayed(&mut self, conn: Conn, first_words: Control) -> Result<Id, Refusal> {
-        let id = self.opener.open_relayed(first_words).map_err(refusal_of)?;
+    /// Opens a virtual connection for a library client. `opening`: the client's *connect* or *reconnect*.
+    pub(crate) fn open_relayed(&mut self, conn: Conn, opening: Control) -> Result<Id, Refusal> {
+        let id = self.opener.open_relayed(opening).map_err(refusal_of)?;
         self.relayed += 1;
         self.members.put(id, conn);
         Ok(id)
     }
 
-    /// Ends a plain client's connection on this side.
+    /// Closes a plain client's connection at the helper's end.
     pub(crate) fn close_plain(&mut self, id: Id, reason: CloseReason) {
         self.opener.close(id, reason);
         self.members.free(id);
     }
 
-    /// The server has refused a plain client's connection: there is nothing to close.
+    /// The server has refused a plain client's connection, which needs no *close*.
     pub(crate) fn plain_refused(&mut self, id: Id) {
         self.members.free(id);
     }
 
-    /// A library client's connection has ended on both sides: the id is free.
+    /// A library client's connection has ended on both sides, and its id is free.
     pub(crate) fn release_relayed(&mut self, id: Id) {
         self.members.free(id);
         self.opener.release_relayed(id);
         self.relayed -= 1;
     }
 
-    /// A library client has left a connection that the server has not closed yet.
+    /// A library client has left its connection before the server's close.
     pub(crate) fn orphan(&mut self, id: Id) {
         self.members.orphan(id);
     }
 
-    /// Whether replies are kept by the server until they are acknowledged.
+    /// Whether the server can keep replies until they are acknowledged.
     pub(crate) fn carries_sessions(&self) -> bool {
         self.opener.carries_sessions()
     }
 
-    /// Whether the server says which requests it has taken.
-    pub(crate) fn hears_what_is_taken(&self) -> bool {
+    /// Whether the server reports which requests it has taken.
+    pub(crate) fn reports_taken_requests(&self) -> bool {
         self.opener.hears_what_is_taken()
     }
 
@@ -92,17 +91,17 @@ impl Linked {
         self.opener.relay_control(id, control);
     }
 
-    /// Takes a prefix of a plain client's request and returns its length.
+    /// Adds a prefix of a plain client's request to the batch, and returns the prefix's length.
     pub(crate) fn compose(&mut self, id: Id, request: &[u8]) -> usize {
         self.opener.compose(id, request)
     }
 
-    /// What a plain client may still send.
+    /// Bytes that a plain client may still send.
     pub(crate) fn credit(&self, id: Id) -> usize {
         self.opener.credit(id)
     }
 
-    /// A plain client has taken replies.
+    /// The connection of a plain client has taken `bytes` of replies.
     pub(crate) fn consumed(&mut self, id: Id, bytes: usize) -> Result<(), ConsumedTooMuch> {
         self.opener.consumed(id, bytes)
     }
@@ -111,28 +110,27 @@ impl Linked {
         self.opener.widen(id, window);
     }
 
-    /// A plain client sends no more.
     pub(crate) fn finish(&mut self, id: Id) {
         self.opener.finish(id);
     }
 
-    /// The server may drop the replies up to here.
+    /// Allows the server to drop the kept replies up to this offset.
     pub(crate) fn acknowledge(&mut self, id: Id, through: u64) {
         self.opener.acknowledge(id, through);
     }
 
-    /// [`poll_room`](Self::poll_room) names this client when the link has room or credit for it.
+    /// Makes [`poll_room`](Self::poll_room) return this client when the link has room or credit for it.
     pub(crate) fn want_room(&mut self, id: Id) {
         self.opener.want_room(id);
     }
 
-    /// The next plain client that the link has room or credit for. Ask until `None`.
+    /// The next plain client for which the link has room or credit. Call it until `None`.
     #[must_use]
     pub(crate) fn poll_room(&mut self) -> Option<Id> {
         self.opener.poll_room()
     }
 
-    /// A plain client stalls: because of the link, or because its server gives no credit.
+    /// Counts a plain client's stall, `by_link` or for want of credit.
     pub(crate) fn count_stall(&mut self, by_link: bool) {
         self.stalls.credit += u64::from(!by_link);
         self.stalls.link += u64::from(by_link);
@@ -142,29 +140,27 @@ impl Linked {
         self.stalls.add(stalls);
     }
 
-    /// This client goes on when the link has drained.
-    pub(crate) fn starve(&mut self, conn: Conn) {
-        self.starved.push(conn);
+    /// Adds a client to those that wait until the link has drained.
+    pub(crate) fn add_waiter(&mut self, conn: Conn) {
+        self.waiters.push(conn);
     }
 
-    /// Whether clients wait for the link to drain, and it has.
-    pub(crate) fn may_feed(&self) -> bool {
-        !self.is_congested() && !self.starved.is_empty()
+    /// Whether the link has drained and clients wait for that.
+    pub(crate) fn can_resume_waiters(&self) -> bool {
+        !self.is_congested() && !self.waiters.is_empty()
     }
 
-    /// The clients that wait for the link to drain.
-    pub(crate) fn take_starved(&mut self) -> Vec<Conn> {
-        core::mem::take(&mut self.starved)
+    pub(crate) fn take_waiters(&mut self) -> Vec<Conn> {
+        core::mem::take(&mut self.waiters)
     }
 
-    /// Those of [`take_starved`](Self::take_starved) that still have to wait come before later ones.
-    pub(crate) fn put_back_starved(&mut self, rest: impl Iterator<Item = Conn>) {
-        let latest = core::mem::replace(&mut self.starved, rest.collect());
-        self.starved.extend(latest);
+    /// Puts clients of [`take_waiters`](Self::take_waiters) back, before those that were added meanwhile.
+    pub(crate) fn put_back_waiters(&mut self, rest: impl Iterator<Item = Conn>) {
+        let latest = core::mem::replace(&mut self.waiters, rest.collect());
+        self.waiters.extend(latest);
     }
 }
 
-/// How a client learns that a link could not take its connection.
 fn refusal_of(error: OpenError) -> Refusal {
     match error {
         OpenError::NotEstablished => Refusal::LinkDown,

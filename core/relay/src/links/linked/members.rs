@@ -1,11 +1,9 @@
-//! Which client each id of a link belongs to.
-
 use alloc::vec::Vec;
 
 use spillway_batch::Id;
 use spillway_transport::Conn;
 
-/// By id. The opener keeps ids small and dense.
+/// Clients by id. A vector, because the opener keeps ids small and dense.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     members: Vec<Member>,
@@ -13,7 +11,7 @@ pub(crate) struct Members {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Member {
-    Nobody,
+    Free,
     Client(Conn),
     /// A library client has left the connection, and the server has not closed it yet.
     Orphan,
@@ -21,13 +19,13 @@ enum Member {
 
 impl Members {
     fn get(&self, id: Id) -> Member {
-        self.members.get(id.0 as usize).copied().unwrap_or(Member::Nobody)
+        self.members.get(id.0 as usize).copied().unwrap_or(Member::Free)
     }
 
     fn set(&mut self, id: Id, member: Member) {
         let index = id.0 as usize;
         if self.members.len() <= index {
-            self.members.resize(index + 1, Member::Nobody);
+            self.members.resize(index + 1, Member::Free);
         }
         self.members[index] = member;
     }
@@ -35,7 +33,7 @@ impl Members {
     pub(crate) fn client(&self, id: Id) -> Option<Conn> {
         match self.get(id) {
             Member::Client(conn) => Some(conn),
-            Member::Nobody | Member::Orphan => None,
+            Member::Free | Member::Orphan => None,
         }
     }
 
@@ -47,21 +45,19 @@ impl Members {
         self.set(id, Member::Client(client));
     }
 
-    /// The client has left, and the server has not closed yet.
     pub(crate) fn orphan(&mut self, id: Id) {
         self.set(id, Member::Orphan);
     }
 
-    /// The id is free again.
     pub(crate) fn free(&mut self, id: Id) {
-        self.set(id, Member::Nobody);
+        self.set(id, Member::Free);
     }
 
     /// All clients, in the order of their ids.
     pub(crate) fn clients(&self) -> impl Iterator<Item = Conn> + '_ {
         self.members.iter().filter_map(|member| match member {
             Member::Client(conn) => Some(*conn),
-            Member::Nobody | Member::Orphan => None,
+            Member::Free | Member::Orphan => None,
         })
     }
 }
@@ -71,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_a_clients_until_it_is_left_and_free() {
+    fn ids_belong_to_a_client_then_are_orphans_then_free() {
         let mut members = Members::default();
         let conn = |slot| Conn { slot, generation: 1 };
         members.put(Id(5), conn(50));

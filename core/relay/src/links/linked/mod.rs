@@ -1,4 +1,4 @@
-//! A link whose connection is open. [`connections`] has the virtual connections of its clients, [`batches`] what it sends.
+//! An open link. [`connections`]: the virtual connections of its clients. [`batches`]: its output.
 
 mod batches;
 mod connections;
@@ -9,13 +9,13 @@ use alloc::vec::Vec;
 use spillway_batch::{Fresh, KeyId, LinkError, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Scratch};
 use spillway_transport::{Chunk, Conn, Time};
 
-use crate::counters::{Past, Stalls};
+use crate::counters::{LinkTotals, Stalls};
 use crate::links::linked::members::Members;
 
 pub(crate) use batches::BATCH_BYTES;
 
-/// Bytes that a server may have under way to us. What it sends is handled at once, so this bounds nothing here
-/// but keeps its batches flowing.
+/// Bytes that a server may have in flight to the relay. They are handled at once, so this bounds no buffer here; it
+/// must be large enough for full throughput.
 pub(crate) const LINK_GRANT_BYTES: u32 = 1 << 20;
 
 /// A link whose connection is open.
@@ -23,28 +23,26 @@ pub(crate) const LINK_GRANT_BYTES: u32 = 1 << 20;
 pub(crate) struct Linked {
     conn: Conn,
     opener: OpenerLink,
-    /// The largest window of one of its plain clients.
+    /// Limit on the window of one plain client.
     window_bytes_max: u32,
-    /// The key that it was opened with.
     key: KeyId,
     /// Connections of library clients that have not ended on both sides.
     relayed: u32,
     /// Both ends have authenticated.
     is_up: bool,
-    /// The server wants no more clients here.
+    /// The server accepts no more clients on this link.
     is_draining: bool,
-    /// What the transport had no room for.
+    /// Rest of a batch that the transport did not take.
     unsent: Option<Chunk>,
     members: Members,
-    /// Clients that get no grant until the link has drained.
-    starved: Vec<Conn>,
-    /// Of its plain clients.
+    /// Clients that get no grant until the link has drained, in order of their turn.
+    waiters: Vec<Conn>,
+    /// Stalls of the link's plain clients.
     stalls: Stalls,
-    /// Of its batches' memory, what the relay's counts.
+    /// Bytes that are counted in [`Memory`](crate::memory::Memory).
     counted: usize,
 }
 
-/// The link as a whole.
 impl Linked {
     pub(crate) fn new(now: Time, conn: Conn, config: &OpenerConfig, fresh: Fresh) -> Linked {
         Linked {
@@ -57,7 +55,7 @@ impl Linked {
             is_draining: false,
             unsent: None,
             members: Members::default(),
-            starved: Vec::new(),
+            waiters: Vec::new(),
             stalls: Stalls::default(),
             counted: 0,
         }
@@ -75,7 +73,7 @@ impl Linked {
         self.is_up
     }
 
-    pub(crate) fn came_up(&mut self) {
+    pub(crate) fn mark_up(&mut self) {
         self.is_up = true;
     }
 
@@ -83,7 +81,6 @@ impl Linked {
         self.is_draining
     }
 
-    /// The server wants no more clients here.
     pub(crate) fn server_drains(&mut self) {
         self.is_draining = true;
     }
@@ -96,12 +93,11 @@ impl Linked {
         self.opener.is_encrypted()
     }
 
-    /// What each connection may send at first.
+    /// Initial credit of each connection in bytes.
     pub(crate) fn initial_credit(&self) -> u32 {
         self.opener.initial_credit()
     }
 
-    /// The largest window of one of its plain clients.
     pub(crate) fn window_bytes_max(&self) -> u32 {
         self.window_bytes_max
     }
@@ -115,17 +111,16 @@ impl Linked {
         self.opener.connections() + self.relayed as usize
     }
 
-    /// Adds what it has done since its connection was opened.
-    pub(crate) fn add_to(&self, done: &mut Past) {
-        done.add(self.opener.counters(), &self.opener.batches(), self.stalls);
+    /// Adds the totals of this connection to those of earlier ones.
+    pub(crate) fn add_to(&self, totals: &mut LinkTotals) {
+        totals.add(self.opener.counters(), &self.opener.batches(), self.stalls);
     }
 
-    /// Opens the records in what the server has sent.
     pub(crate) fn unseal<'a>(&mut self, now: Time, bytes: &'a [u8], scratch: &'a mut Scratch) -> &'a [u8] {
         self.opener.unseal(now, bytes, scratch)
     }
 
-    /// The next event in what the server has sent.
+    /// The next event in unsealed bytes. Call it until `None`.
     pub(crate) fn decompose<'a>(
         &mut self,
         now: Time,
@@ -134,7 +129,8 @@ impl Linked {
         self.opener.decompose(now, input)
     }
 
-    /// When something is due. While the transport has no room, its `Room` comes and not the time.
+    /// When the link's next timeout is due. While the transport has no room, batches wait for its `Room` event and not
+    /// for a time.
     #[must_use]
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         if self.unsent.is_some() { self.opener.poll_record_timeout() } else { self.opener.poll_timeout() }
@@ -144,9 +140,9 @@ impl Linked {
         self.opener.handle_timeout(now)
     }
 
-    /// Clients may go on in the next turn, although nothing has to happen before.
+    /// Whether clients can continue in the next turn without a new event.
     pub(crate) fn is_unfinished(&self) -> bool {
-        self.opener.has_room() || (!self.is_congested() && !self.starved.is_empty())
+        self.opener.has_room() || self.can_resume_waiters()
     }
 
     /// Whether a turn without new events would do nothing.

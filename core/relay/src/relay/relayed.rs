@@ -1,35 +1,34 @@
-//! The passage of a library client's frames to the server's link and back.
+//! Relaying of a library client's frames to the server's link and back.
 
 use spillway_batch::{CloseReason, Connect, Control, Id, LinkError, Reconnect, RefuseReason};
 use spillway_transport::{Conn, Transport};
 
 use super::Relay;
-use crate::clients::{Passage, Place, Request, Step};
+use crate::clients::{ControlAction, DataAction, RelayedConn, VirtualId};
 use crate::reasons::{Cut, Refusal};
 
-/// What the client sends.
+/// Frames from clients.
 impl Relay {
-    /// A piece of a request.
-    pub(super) fn passage_request(&mut self, conn: Conn, request: Request, (bytes, last): (&[u8], bool)) {
+    pub(super) fn relay_request(&mut self, conn: Conn, request: DataAction, (bytes, last): (&[u8], bool)) {
         match request {
-            Request::Forward(Place { link, id }) => {
+            DataAction::Forward(VirtualId { link, id }) => {
                 if let Some(linked) = self.links.carrier(link) {
                     linked.relay_data(id, bytes, last);
                 }
             }
-            Request::PassOver => {}
-            Request::OverCredit => self.break_passage(conn),
+            DataAction::Ignore => {}
+            DataAction::OverCredit => self.close_over_credit(conn),
         }
     }
 
-    /// The client has sent more than the server allows: both are told, and nothing more of it passes.
-    fn break_passage(&mut self, conn: Conn) {
+    /// Closes a connection at both ends, because the client exceeded the server's credit.
+    fn close_over_credit(&mut self, conn: Conn) {
         let broken = self.clients.library_mut(conn).and_then(|client| {
-            let place = client.break_passage()?;
-            Some((client.service(), place))
+            let virtual_id = client.close_over_credit()?;
+            Some((client.service(), virtual_id))
         });
-        let Some((service, Place { link, id })) = broken else {
-            debug_assert!(false, "only a client with a connection has credit to exceed");
+        let Some((service, VirtualId { link, id })) = broken else {
+            debug_assert!(false, "only a client with a connection can exceed its credit");
             return;
         };
         self.service_mut(service).counters_mut().connections_broken += 1;
@@ -41,43 +40,43 @@ impl Relay {
     }
 
     /// # Errors
-    /// The client opens a connection with a wrong id, or a second one.
+    /// The client opens a connection with a wrong id, or a second connection.
     pub(super) fn client_control(&mut self, conn: Conn, id: Id, control: Control) -> Result<(), LinkError> {
         let Some(client) = self.clients.library_mut(conn) else {
-            debug_assert!(false, "the caller has just taken an event of this library client");
+            debug_assert!(false, "the caller has just taken an event of this client");
             return Ok(());
         };
         if matches!(control, Control::Connect(_) | Control::Reconnect(_)) {
             if !client.may_open(id) {
                 return Err(LinkError::Id(id));
             }
-            if let Err(why) = self.open_passage(conn, control) {
-                self.refuse_passage(conn, why);
+            if let Err(why) = self.open_relayed(conn, control) {
+                self.refuse_relayed(conn, why);
             }
             return Ok(());
         }
-        let (place, is_over) = match client.client_says(id, &control) {
-            Step::PassOver => return Ok(()),
-            Step::Forward(place) => (place, false),
-            Step::Last(place) => (place, true),
+        let (virtual_id, is_over) = match client.handle_client_control(id, &control) {
+            ControlAction::Ignore => return Ok(()),
+            ControlAction::Forward(virtual_id) => (virtual_id, false),
+            ControlAction::ForwardLast(virtual_id) => (virtual_id, true),
         };
-        if let Some(linked) = self.links.carrier(place.link) {
-            linked.relay_control(place.id, control);
+        if let Some(linked) = self.links.carrier(virtual_id.link) {
+            linked.relay_control(virtual_id.id, control);
         }
         if is_over {
-            self.end_passage(conn, place);
+            self.end_relayed(conn, virtual_id);
         }
         Ok(())
     }
 
-    /// `first_words`: *connect* or *reconnect*.
-    fn open_passage(&mut self, conn: Conn, first_words: Control) -> Result<(), Refusal> {
+    /// `opening`: *connect* or *reconnect*.
+    fn open_relayed(&mut self, conn: Conn, opening: Control) -> Result<(), Refusal> {
         let Some(client) = self.clients.library(conn) else {
-            debug_assert!(false, "the caller has seen a library client");
+            debug_assert!(false, "the caller has found a library client");
             return Ok(());
         };
-        // The server's link belongs to one server: which one was wanted is settled here.
-        let (address, wanted, is_of_session, first_words) = match first_words {
+        // The helper checks the requested server, and does not forward it: a link belongs to one server.
+        let (address, server, carries_session, opening) = match opening {
             Control::Connect(connect) => {
                 let forwarded = Control::Connect(Connect { server: None, ..connect });
                 (connect.client, connect.server, connect.session.is_some(), forwarded)
@@ -87,37 +86,37 @@ impl Relay {
                 (reconnect.client, reconnect.server, true, forwarded)
             }
             _ => {
-                debug_assert!(false, "the caller has seen one of the two");
+                debug_assert!(false, "the caller has checked the kind of control message");
                 return Ok(());
             }
         };
         let (service, credit) = (client.service(), client.credit());
-        if !client.speaks_for_itself(address) {
+        if !client.is_own_address(address) {
             return Err(Refusal::NotItsOwnAddress);
         }
-        if !self.service(service).config().serves(wanted) {
+        if !self.service(service).config().serves(server) {
             return Err(Refusal::OtherServer);
         }
         self.service(service).takes_clients(self.turn.now)?;
         let link = self.choose_link(service).ok_or(Refusal::LinkDown)?;
         let linked = self.links.linked_mut(link).ok_or(Refusal::LinkDown)?;
-        // The server was restarted with less credit since the client's link began: it must ask again. A session gets its
-        // credit from the server.
-        if !is_of_session && linked.initial_credit() < credit {
+        // The server was restarted with less credit than the client's link announced: the client must connect again. A
+        // session gets its credit from the server.
+        if !carries_session && linked.initial_credit() < credit {
             return Err(Refusal::LinkDown);
         }
-        let allowed = (!is_of_session).then(|| linked.initial_credit());
-        let id = linked.open_relayed(conn, first_words)?;
+        let credit = (!carries_session).then(|| linked.initial_credit());
+        let id = linked.open_relayed(conn, opening)?;
         if let Some(client) = self.clients.library_mut(conn) {
-            client.opened(Passage::new(Place { link, id }, allowed));
+            client.opened(RelayedConn::new(VirtualId { link, id }, credit));
         }
         self.service_mut(service).counters_mut().library_connections += 1;
         Ok(())
     }
 
-    fn refuse_passage(&mut self, conn: Conn, why: Refusal) {
+    fn refuse_relayed(&mut self, conn: Conn, why: Refusal) {
         let Some(client) = self.clients.library_mut(conn) else {
-            debug_assert!(false, "the caller has seen a library client");
+            debug_assert!(false, "the caller has found a library client");
             return;
         };
         let reason = match why {
@@ -126,36 +125,36 @@ impl Relay {
             Refusal::LinkFull | Refusal::ClientsMax | Refusal::Memory => RefuseReason::Full,
             _ => RefuseReason::Unavailable,
         };
-        client.say(Control::Refused(reason));
+        client.send_control(Control::Refused(reason));
         let (service, peer) = (client.service(), client.peer());
         self.refused(service, peer, why);
         self.mark_dirty(conn);
     }
 
-    /// Both sides have closed, or the server refused: the id is free.
-    fn end_passage(&mut self, conn: Conn, place: Place) {
-        if let Some(linked) = self.links.carrier(place.link) {
-            linked.release_relayed(place.id);
+    /// Frees the id of a connection that both ends have closed or the server has refused.
+    fn end_relayed(&mut self, conn: Conn, virtual_id: VirtualId) {
+        if let Some(linked) = self.links.carrier(virtual_id.link) {
+            linked.release_relayed(virtual_id.id);
         }
-        self.leave_passage(conn);
+        self.remove_relayed(conn);
     }
 
-    /// A library client's connection has ended, or the link that carried it. The client's own link goes on without it.
-    pub(super) fn leave_passage(&mut self, conn: Conn) {
+    /// Removes a library client's connection. The client's own link stays open.
+    pub(super) fn remove_relayed(&mut self, conn: Conn) {
         if let Some(client) = self.clients.library_mut(conn) {
-            client.leave_passage();
+            client.remove_relayed();
             self.mark_dirty(conn);
         }
     }
 }
 
-/// What the server sends.
+/// Frames from servers.
 impl Relay {
-    pub(super) fn passage_data<T: Transport>(&mut self, link: usize, id: Id, bytes: &[u8], out: &mut T) {
-        // The client may have gone before the server's data came.
+    pub(super) fn relay_reply<T: Transport>(&mut self, link: usize, id: Id, bytes: &[u8], out: &mut T) {
+        // `None`: the client has left before the data arrived.
         let Some(conn) = self.links.client(link, id) else { return };
         let Some(client) = self.clients.library_mut(conn) else {
-            debug_assert!(false, "ids of library clients are given to others when both sides have closed");
+            debug_assert!(false, "a library client's id is reused only when both ends have closed");
             return;
         };
         if !client.reply(bytes, &mut self.memory) {
@@ -167,7 +166,7 @@ impl Relay {
         }
     }
 
-    pub(super) fn passage_control<T: Transport>(
+    pub(super) fn relay_server_control<T: Transport>(
         &mut self,
         link: usize,
         id: Id,
@@ -178,14 +177,14 @@ impl Relay {
             return self.orphan_control(link, id, control);
         };
         let Some(client) = self.clients.library_mut(conn) else {
-            debug_assert!(false, "ids of library clients are given to others when both sides have closed");
+            debug_assert!(false, "a library client's id is reused only when both ends have closed");
             return;
         };
         let (service, peer) = (client.service(), client.peer());
-        let (place, is_over) = match client.server_says(control) {
-            Step::PassOver => return,
-            Step::Forward(place) => (place, false),
-            Step::Last(place) => (place, true),
+        let (virtual_id, is_over) = match client.handle_server_control(control) {
+            ControlAction::Ignore => return,
+            ControlAction::Forward(virtual_id) => (virtual_id, false),
+            ControlAction::ForwardLast(virtual_id) => (virtual_id, true),
         };
         if !self.is_within_buffer(conn, out) {
             return;
@@ -195,11 +194,11 @@ impl Relay {
             self.refused(service, peer, Refusal::Server(reason));
         }
         if is_over {
-            self.end_passage(conn, place);
+            self.end_relayed(conn, virtual_id);
         }
     }
 
-    /// A control message for a client that may have gone: the id is free when the server has closed too.
+    /// Handles a control message for a client that has left: frees the id when the server closes too.
     fn orphan_control(&mut self, link: usize, id: Id, control: Control) {
         let ends = matches!(control, Control::Close(_) | Control::Refused(_));
         if ends
@@ -210,16 +209,15 @@ impl Relay {
         }
     }
 
-    /// A client for which too much waits, although it was sent what could be sent, is cut. False: it was.
+    /// Cuts a client whose output exceeds the buffer although the transport has taken what it could. False: it was cut.
     #[must_use]
     fn is_within_buffer<T: Transport>(&mut self, conn: Conn, out: &mut T) -> bool {
         let most = self.settings.connection_buffer_bytes;
         let Some(client) = self.clients.library_mut(conn) else {
-            debug_assert!(false, "the caller has seen a library client");
+            debug_assert!(false, "the caller has found a library client");
             return false;
         };
         if client.pending() > most {
-            // What the turn has gathered may still go.
             client.transmit(self.turn.now, conn, &mut self.memory, out);
         }
         let is_within = client.pending() <= most;

@@ -1,14 +1,13 @@
-//! What a plain client sends, and how much of it is read.
+//! Requests of a plain client, and grants for them.
 
 use spillway_transport::{Conn, Time, Transport};
 
-use super::{RawClient, Stalled};
+use super::{PlainClient, Stalled};
 use crate::counters::Stalls;
 use crate::links::Linked;
 use crate::memory::{CLIENT_GRANT_BYTES, Memory};
 
-impl RawClient {
-    /// The client has sent bytes.
+impl PlainClient {
     pub(crate) fn request<T: Transport>(
         &mut self,
         now: Time,
@@ -27,9 +26,9 @@ impl RawClient {
         self.grant(now, conn, linked, memory, out);
     }
 
-    /// The position of its stream after this many bytes of requests.
+    /// Offset in the client's TCP stream after `requests` bytes of requests.
     pub(crate) fn stream_offset(&self, requests: u64) -> u64 {
-        u64::from(self.before) + requests
+        u64::from(self.header_bytes) + requests
     }
 
     /// The client sends no more.
@@ -65,7 +64,7 @@ impl RawClient {
         self.grant(now, conn, linked, memory, out);
     }
 
-    /// The link has drained: grants are given again.
+    /// The link has drained: the client may be granted bytes again.
     pub(crate) fn link_drained<T: Transport>(
         &mut self,
         now: Time,
@@ -74,12 +73,12 @@ impl RawClient {
         memory: &mut Memory,
         out: &mut T,
     ) {
-        self.starved = false;
+        self.waits_for_link = false;
         self.grant(now, conn, linked, memory, out);
     }
 
-    /// Grants as much as the server's credit and the bound allow, once half of it is used up; nothing while memory is
-    /// scarce and replies wait here.
+    /// Grants up to the server's credit and `Memory::grant_bytes` when half of it is used up. Grants nothing while
+    /// memory is scarce and replies wait.
     pub(crate) fn grant<T: Transport>(
         &mut self,
         now: Time,
@@ -106,7 +105,7 @@ impl RawClient {
         }
     }
 
-    /// The time of a stall that ends here, if there is one.
+    /// Ends the present stall and returns its duration. Zero if the client is not stalled.
     pub(crate) fn end_stall(&mut self, now: Time) -> Stalls {
         let Some(stalled) = self.stalled.take() else { return Stalls::default() };
         let ns = u64::try_from(now.since(stalled.since).as_nanos()).unwrap_or(u64::MAX);
@@ -121,8 +120,8 @@ impl RawClient {
         self.paused
     }
 
-    /// Whether all that was granted has come, so that nothing more is read.
-    pub(crate) fn is_granted_nothing(&self) -> bool {
+    /// Whether no further byte of the client would be read.
+    pub(crate) fn is_grant_used_up(&self) -> bool {
         self.granted == 0
     }
 
@@ -134,9 +133,9 @@ impl RawClient {
             return;
         }
         if linked.is_congested() {
-            if !self.starved {
-                self.starved = true;
-                linked.starve(conn);
+            if !self.waits_for_link {
+                self.waits_for_link = true;
+                linked.add_waiter(conn);
             }
             return;
         }

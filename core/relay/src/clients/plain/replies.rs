@@ -1,13 +1,12 @@
-//! What a plain client is sent, and how much of it its server may send ahead.
+//! Replies to a plain client, and the credit that the server gets for them.
 
 use spillway_transport::{Conn, Time, Transport};
 
-use super::RawClient;
+use super::PlainClient;
 use crate::links::Linked;
 use crate::memory::Memory;
 
-impl RawClient {
-    /// The server has sent bytes.
+impl PlainClient {
     pub(crate) fn reply<T: Transport>(
         &mut self,
         now: Time,
@@ -30,7 +29,8 @@ impl RawClient {
         self.note_unread(now, conn, out);
     }
 
-    /// Gives the transport what it takes, and not more than a window's bytes to queue. It tells when it takes more.
+    /// Sends as much as the transport takes, but lets it queue at most one window. Requests a `Room` event for the
+    /// rest.
     fn send<T: Transport>(&self, conn: Conn, bytes: &[u8], out: &mut T) -> usize {
         let most = self.window.bytes().saturating_sub(out.queued(conn));
         let taken = out.send(conn, &bytes[..bytes.len().min(most)]);
@@ -40,7 +40,6 @@ impl RawClient {
         taken
     }
 
-    /// The client's connection has taken replies.
     fn give_credit(&self, linked: &mut Linked, taken: usize) {
         let outcome = linked.consumed(self.id, taken);
         debug_assert_eq!(outcome, Ok(()), "replies that are sent were received");
@@ -54,7 +53,7 @@ impl RawClient {
         }
     }
 
-    /// The client's connection has room.
+    /// The transport takes more bytes for the client.
     pub(crate) fn client_has_room<T: Transport>(
         &mut self,
         now: Time,

@@ -1,0 +1,7 @@
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientType {
+    /// Ordinary TCP, as to the server itself.
+    Plain,
+    /// A link with one virtual connection.
+    Library,
+}
