@@ -23,7 +23,7 @@ const SATURATION: f64 = 2.5;
 pub struct Timing {
     /// Before anything is measured.
     pub warm_up: Duration,
-    /// After each change of rate.
+    /// Pause after each change of rate.
     pub settle: Duration,
     /// A step: 2 s at least, by the rule.
     pub step: Duration,

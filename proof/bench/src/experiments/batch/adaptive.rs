@@ -1,9 +1,8 @@
-//! When batches go: policies under a load that goes up and down (PostMan, Figure 12), judged by p99 and by the server's
-//! CPU time together.
+//! Batch policies under a load that rises and falls (PostMan, Figure 12), compared by p99 and server CPU time together.
 //!
-//! One server with a quota under the shim, a helper for each policy, all with the same bound on waiting. Each round is a
-//! seed of its own: its keys, and when which client asks. In a round every policy has the whole course once, in turning
-//! order. The first rounds choose the best policy, the others judge it.
+//! One server with a quota and the shim, and a helper for each policy. Each round has its own seed, for keys and request
+//! times, and runs the whole course once with every policy, in rotating order. The first rounds choose the best policy; the
+//! others measure it.
 
 mod findings;
 
@@ -15,7 +14,7 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{say, spoilt_words, turns};
+use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
 use crate::generator::{Clients, TOLD_AFTER, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{QUOTA_SHARE_MAX, Step, again, spoilt_by, stopped};
@@ -24,8 +23,8 @@ use crate::scene::{Setting, quota_words};
 use crate::stage::{Helper, HelperKind, Pair, QUOTA, Session, Stage, space_of};
 use crate::table::milliseconds;
 
-/// As helpers call them, with the bound on waiting where they have one: a helper's default, or a quarter of an SLA of
-/// 1 ms. The first is what the others are compared with.
+/// Names of policies as helpers take them, and their batch delay: a helper's default, or a quarter of an SLA of 1 ms.
+/// `algorithm1` has no delay of its own. All others are compared with the first.
 const POLICIES: [(&str, Duration); 5] = [
     ("adaptive", Duration::from_micros(200)),
     ("algorithm1", Duration::ZERO),
@@ -33,34 +32,33 @@ const POLICIES: [(&str, Duration); 5] = [
     ("deadline", Duration::from_micros(200)),
     ("following", Duration::from_micros(250)),
 ];
-/// Of the first round.
 const FIRST_SEED: u64 = 10_001;
 /// Before the first step of a course.
 const WARM_UP: Duration = Duration::from_millis(700);
-/// A machine that stalled for longer than this share of a step has made a p99 of its own.
+/// Steps in which the machine stalled for a larger share of the time are spoilt: their p99 is that of the stalls.
 const STALLED_SHARE_MAX: f64 = 0.005;
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Rounds that choose.
+    /// Rounds that choose the best policy.
     pub choosing: usize,
-    /// Rounds that judge.
+    /// Rounds that measure the chosen policy.
     pub judging: usize,
-    /// One step after the other, in requests a second.
+    /// Offered rates of the steps in order, in requests a second.
     pub rates: Vec<f64>,
-    /// Plain clients.
+    /// Number of plain clients.
     pub connections: u32,
-    /// After each change of rate.
+    /// Pause after each change of rate.
     pub settle: Duration,
-    /// Of each step.
+    /// Length of each step.
     pub length: Duration,
-    /// A spoilt step is done so many times in all.
+    /// Most attempts at a spoilt step, the first included.
     pub tries: u32,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             choosing: 3,
@@ -73,7 +71,7 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort {
             choosing: 1,
@@ -90,21 +88,21 @@ impl Effort {
     }
 }
 
-/// What a step of a course came to.
+/// Results of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Seen {
     p50_us: f64,
-    /// Where it falls among what was not answered, as long as one waited for that.
+    /// If it falls among unanswered requests: the length of the step and the wait for late replies.
     p99_us: f64,
     server_us: f64,
     helper_us: f64,
     messages_per_batch: f64,
     batch_interval_us: f64,
-    /// Of the server's quota, where it has one.
+    /// Used share of the server's quota; `None` without a quota.
     quota_share: Option<f64>,
 }
 
-/// One policy: round by round, step by step, or why a step shows nothing.
+/// Steps of one policy by round; an error is the reason why a step is spoilt.
 #[derive(Clone, Debug)]
 struct Series {
     policy: &'static str,
@@ -117,7 +115,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("adaptive", setting)?;
     let _ = writeln!(out, "{}; {} connections", setting.placement.words(), effort.connections);
@@ -133,13 +131,13 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let helpers = POLICIES.into_iter().map(start).collect::<Result<Vec<_>, Error>>()?;
     stage.server.set_quota(setting.quota)?;
     let series = POLICIES.map(|(policy, _)| Series { policy, rounds: Vec::new() });
-    let mut play = Play { setting, effort, stage: &stage, pair, helpers, tally: Tally::default(), out };
+    let mut course = Course { setting, effort, stage: &stage, pair, helpers, tally: Tally::default(), out };
     let mut machine = stage.machine(&[("memcached", "-V")])?;
     let mut series = Vec::from(series);
-    let course = play.rounds(&mut series);
-    let Play { tally, helpers, pair, .. } = play;
+    let ended = course.rounds(&mut series);
+    let Course { tally, helpers, pair, .. } = course;
     drop((helpers, pair));
-    let course = course.and_then(|()| stage.close());
+    let ended = ended.and_then(|()| stage.close());
     machine.lab.insert(QUOTA.into(), quota_words(setting.quota));
     machine.lab.insert(
         "helpers".into(),
@@ -151,14 +149,14 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let mut results = Results::new("adaptive", machine);
     findings::state(&series, effort, &mut results);
     results.checks = tally.checks();
-    Ok(results.after(course))
+    Ok(results.after(ended))
 }
 
 fn seed(round: usize) -> u64 {
     FIRST_SEED + round as u64
 }
 
-struct Play<'a> {
+struct Course<'a> {
     setting: &'a Setting,
     effort: &'a Effort,
     stage: &'a Stage,
@@ -169,7 +167,7 @@ struct Play<'a> {
     out: &'a mut dyn Write,
 }
 
-impl Play<'_> {
+impl Course<'_> {
     fn rounds(&mut self, series: &mut [Series]) -> Result<(), Error> {
         for (round, at) in turns(self.effort.rounds(), series.len()) {
             let steps = self.course(round, at)?;
@@ -178,7 +176,7 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// The load up and down, once, through one policy's helper.
+    /// All steps once, through the helper of one policy.
     fn course(&mut self, round: usize, at: usize) -> Result<Vec<Result<Seen, String>>, Error> {
         let helper = &self.helpers[at];
         let traffic = Traffic::default();
@@ -189,8 +187,8 @@ impl Play<'_> {
         for (n, &rate) in self.effort.rates.iter().enumerate() {
             let warm_up = if n == 0 { WARM_UP } else { Duration::ZERO };
             let (seen, step) = self.step(&mut session, rate, warm_up, helper)?;
-            let spoilt = spoilt_words(seen.as_ref().err().map(String::as_str));
-            say(
+            let spoilt = spoilt_suffix(seen.as_ref().err().map(String::as_str));
+            print_line(
                 self.out,
                 format_args!(
                     "round {}: {} at {rate}/s: p99 {}; server {:.1} % of a core, {:.1} messages a batch{spoilt}",
@@ -257,7 +255,7 @@ fn seen(step: &Step, setting: &Setting, length: Duration) -> Result<Seen, String
                 quota_share,
             })
         }
-        (None, _) => Err("there were no batches, or no replies".into()),
+        (None, _) => Err("the helper sent no batches, or the server sent no replies".into()),
     }
 }
 
@@ -269,7 +267,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn a_step_that_nobody_disturbed_counts_by_its_replies() {
+    fn an_undisturbed_step_has_costs_by_its_replies() {
         let used = Used {
             seconds: 2.0,
             server_process_s: 0.08,
@@ -286,7 +284,7 @@ mod tests {
         assert_eq!(
             (good.messages_per_batch, good.p99_us),
             (2.5, 2_250_000.0),
-            "nothing was answered in time"
+            "no request was answered in time"
         );
         assert!((good.quota_share.unwrap() - 0.5).abs() < 1e-9);
         let beyond = Step { used: Used { server_process_s: 0.3, ..used }, ..step.clone() };

@@ -1,5 +1,5 @@
-//! The demo on slower machines: every core is slowed to a half and to a third of its speed, and the demo must still end
-//! relieved, for its scene calibrates itself.
+//! The demo on slower machines: with every core slowed to a half and to a third of its speed, the demo must still end
+//! relieved, because it calibrates itself.
 
 use std::io::{self, Write};
 
@@ -7,36 +7,36 @@ use crate::calibrate::Neighbours;
 use crate::demo::{self, Demo};
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{say, turns};
+use crate::experiments::common::rounds::{print_line, turns};
 use crate::goodput::Tally;
 use crate::machine::Machine;
 use crate::results::{Check, Results, Row, few};
 use crate::scene::Setting;
 
-/// How much is run.
+/// The number of runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Everything takes so many times as long.
+    /// Factors by which all cores are slowed.
     pub slow: Vec<u32>,
-    /// Runs at each of them that must not be spoilt.
+    /// Valid runs with each factor.
     pub runs: usize,
-    /// Spoilt runs are done again, so many times in all at each.
+    /// Most repetitions of spoilt runs, with each factor.
     pub spoilt_max: usize,
 }
 
 impl Effort {
-    /// What the promise needs.
+    /// For the promise in SPECIFICATION.md.
     pub fn full() -> Effort {
         Effort { slow: vec![2, 3], runs: 10, spoilt_max: 5 }
     }
 
-    /// One of each; takes three minutes.
+    /// One run with each factor; takes three minutes.
     pub fn quick() -> Effort {
         Effort { runs: 1, spoilt_max: 0, ..Effort::full() }
     }
 }
 
-/// One demo.
+/// Results of one demo.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     capacity_per_s: f64,
@@ -44,11 +44,11 @@ struct Seen {
     sla_ms: f64,
     messages_per_batch: Option<f64>,
     relief_ms: Option<u64>,
-    /// Why it shows nothing, if so.
+    /// Why the run is not valid.
     spoilt: Vec<String>,
 }
 
-/// All demos at one speed.
+/// All demos with one factor.
 #[derive(Clone, Debug)]
 struct Series {
     slow: u32,
@@ -61,7 +61,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let mut series: Vec<Series> = effort.slow.iter().map(|&slow| Series { slow, seen: Vec::new() }).collect();
     let mut tally = Tally::default();
@@ -80,7 +80,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         tally.add(demo.tally());
         machine = demo.results.machine.clone();
         let one = Seen::of(&demo);
-        say(out, format_args!("run {}, {slow} times slower: {}", round + 1, one.words()));
+        print_line(out, format_args!("run {}, {slow} times slower: {}", round + 1, one.words()));
         seen.push(one);
         Ok(())
     });
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn only_runs_that_are_all_relieved_pass_and_spoilt_ones_do_not_count() {
+    fn all_valid_runs_must_be_relieved_and_spoilt_ones_do_not_count() {
         let good = || seen(Some(900), &[]);
         let results = stated(vec![good(), seen(None, &["a stall"]), good(), good()]);
         assert!(results.passed(), "{:?}", results.checks);

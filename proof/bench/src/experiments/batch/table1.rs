@@ -1,8 +1,8 @@
-//! Small packets against large ones on this machine's kernel stack: how much goes through, and what it costs, for messages
-//! of 64 B to 64 KB (PostMan, Table 1). It is why batches help at all.
+//! Throughput and CPU time of the kernel's TCP stack, for messages of 64 B to 64 KB (PostMan, Table 1). The difference in
+//! cost between small and large messages is the reason for batching.
 //!
-//! A plain echo server, no helper. Its host has a quota, so that it is the limit and not the clients; closed loops keep it
-//! busy. Rounds are interleaved.
+//! A plain echo server without a helper. Its host has a quota, so that the server is the limit and not the clients; closed
+//! loops keep it busy. Rounds are interleaved.
 
 use std::io::Write;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{Rounds, say, spoilt_words, turns};
+use crate::experiments::common::rounds::{Rounds, print_line, spoilt_suffix, turns};
 use crate::experiments::common::saturation::{few, limit, limit_note, spoilt};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
@@ -22,27 +22,27 @@ use crate::scene::{Setting, quota_words};
 use crate::stage::{QUOTA, Stage, Taken};
 use crate::stats::paired_ratios;
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
-    /// Sizes of messages, rising, in bytes. The first and the last are compared.
+    /// Sizes of messages, rising, in bytes. Ratios compare the last with the first.
     pub sizes: Vec<usize>,
-    /// What the server may use.
+    /// Quota of the server's host.
     pub quota: Quota,
-    /// Closed loops.
+    /// Number of closed loops.
     pub connections: u32,
-    /// Before each measurement.
+    /// Pause before each measurement.
     pub settle: Duration,
-    /// Of each measurement.
+    /// Length of each measurement.
     pub length: Duration,
-    /// A spoilt measurement is done so many times in all.
+    /// Most attempts at a spoilt measurement, the first included.
     pub tries: u32,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             rounds: 9,
@@ -55,7 +55,7 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort {
             rounds: 3,
@@ -67,20 +67,21 @@ impl Effort {
     }
 }
 
-/// One size.
 #[derive(Clone, Debug)]
 struct Series {
     size: usize,
     rounds: Rounds<Seen>,
 }
 
-/// What one round saw.
+/// Results of one round.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Seen {
     messages_per_s: f64,
-    /// CPU time of the server's host for each message, in µs, and for each packet in or out.
+    /// CPU time of the server's host for each message, in µs.
     server_us: f64,
+    /// CPU time of the server's host for each packet, in or out, in µs.
     packet_us: f64,
+    /// Packets for each message, in and out.
     packets: f64,
     quota_share: f64,
     limit: Option<String>,
@@ -98,7 +99,7 @@ impl Seen {
             packet_us: server_us / packets,
             packets: packets / served,
             quota_share,
-            limit: limit(used, WHO, quota_share),
+            limit: limit(used, LIMITING_HOST, quota_share),
         }
     }
 
@@ -107,14 +108,14 @@ impl Seen {
         self.messages_per_s * size as f64 * 8.0 / 1e9
     }
 
-    /// The same for each core that the server uses.
+    /// Payload in one direction for each core that the server uses, in Gbit/s.
     fn gbit_per_core(&self, size: usize) -> f64 {
         size as f64 * 8.0 / 1e3 / self.server_us
     }
 }
 
-/// As notes call the limiting host.
-const WHO: &str = "the server";
+/// Name of the limiting host in notes.
+const LIMITING_HOST: &str = "the server";
 
 /// Runs the experiment.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
@@ -122,7 +123,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("table1", setting)?;
     let quota = Some(effort.quota);
@@ -136,7 +137,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         let series = &mut series[at];
         let speech = Speech::Echo;
         let traffic = Traffic { speech, value_size: series.size, closed: true, ..Traffic::default() };
-        // Connecting is not what is limited.
+        // No quota while clients connect: only the measurement is limited.
         stage.server.set_quota(None)?;
         let mut session = stage.session(echo.plain, &traffic, effort.connections)?;
         stage.server.set_quota(quota)?;
@@ -145,8 +146,8 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
             || {
                 let taken = session.step(0.0, effort.settle, effort.length, None)?;
                 let seen = Seen::of(&taken, effort.quota);
-                let spoilt = spoilt(&taken.step.used, WHO, seen.quota_share);
-                tell(out, round, series.size, &seen, spoilt.as_deref());
+                let spoilt = spoilt(&taken.step.used, LIMITING_HOST, seen.quota_share);
+                print_round(out, round, series.size, &seen, spoilt.as_deref());
                 Ok((seen, spoilt))
             },
             |(_, spoilt)| spoilt.is_none(),
@@ -157,7 +158,8 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     drop(echo);
     let course = course.and_then(|()| stage.close());
     machine.server = "echo server".into();
-    machine.lab.remove("links"); // there are none
+    // The stage states the encryption of links; this experiment uses no link.
+    machine.lab.remove("links");
     machine.lab.insert(QUOTA.into(), quota_words(quota));
     machine.lab.insert("connections".into(), format!("{} closed loops", effort.connections));
     let mut results = Results::new("table1", machine);
@@ -196,10 +198,10 @@ fn state(series: &[Series], results: &mut Results) {
     ratio("cpu_per_message", &|seen, _| seen.server_us, "what the larger message costs");
 }
 
-fn tell(out: &mut dyn Write, round: usize, size: usize, seen: &Seen, spoilt: Option<&str>) {
+fn print_round(out: &mut dyn Write, round: usize, size: usize, seen: &Seen, spoilt: Option<&str>) {
     let limit = seen.limit.as_ref().map_or(String::new(), |limit| format!(" ({limit})"));
-    let spoilt = spoilt_words(spoilt);
-    say(
+    let spoilt = spoilt_suffix(spoilt);
+    print_line(
         out,
         format_args!(
             "round {}: {size} B: {:.0} messages/s, {:.3} Gbit/s, {:.2} µs of server CPU for a message{limit}{spoilt}",

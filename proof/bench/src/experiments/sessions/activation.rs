@@ -16,7 +16,7 @@ use spillway_load::report::Report;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{say, spoilt_words, turns};
+use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
 use crate::generator::{BIN_MS, Clients, Order, Traffic, Ways};
 use crate::goodput::Tally;
 use crate::measure::{spoilt_by, stopped};
@@ -37,13 +37,13 @@ const CALM_PER_S: f64 = 800.0;
 const CALM_LOOKS: u32 = 3;
 /// Far more than a server with a small quota can do.
 const SATURATING_PER_S: f64 = 60_000.0;
-/// After an overload, for its backlog.
+/// Limit for draining the backlog of an overload.
 const QUIET_WITHIN: Duration = Duration::from_secs(5);
 /// Load swings so far around the threshold, and a burst is so much above it.
 const SWING: f64 = 0.2;
 const BURST: f64 = 1.5;
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
     /// Rounds of each course.
@@ -65,7 +65,7 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         let s = Duration::from_secs;
         Effort {
@@ -80,7 +80,7 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         let s = Duration::from_secs;
         Effort { rounds: 1, swing: s(20), burst: s(10), calm: s(3), step: s(1), ..Effort::full() }
@@ -121,7 +121,7 @@ struct Known {
     helped_per_s: f64,
 }
 
-/// What one run saw.
+/// Results of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Seen {
     /// Moves of all sessions, by the number of sessions.
@@ -149,7 +149,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set_with("activation", setting, Middles { count: HELPERS, quota: None })?;
     let _ = writeln!(
@@ -281,7 +281,7 @@ impl<'a> Cast<'a> {
         // Lag of connections that wait for their replies is no fault of the clients: only the machine's stalls are.
         let spoilt = spoilt_by(&used, 0).or_else(|| stopped(&used));
         let seen = Seen { spoilt, ..Seen::of(&report, (from_ms, end_ms), course, known) };
-        tell(self.out, round, course, policy, &seen);
+        print_round(self.out, round, course, policy, &seen);
         Ok(seen)
     }
 
@@ -364,10 +364,10 @@ fn spans(is_so: &[bool]) -> String {
     runs.collect::<Vec<_>>().join(", ")
 }
 
-fn tell(out: &mut dyn Write, round: usize, course: Course, policy: Policy, seen: &Seen) {
-    let spoilt = spoilt_words(seen.spoilt.as_deref());
+fn print_round(out: &mut dyn Write, round: usize, course: Course, policy: Policy, seen: &Seen) {
+    let spoilt = spoilt_suffix(seen.spoilt.as_deref());
     let ms = |value: Option<u64>| value.map_or("–".into(), |ms| format!("{ms} ms"));
-    say(
+    print_line(
         out,
         format_args!(
             "round {}: {course:?}, {}: {:.2} switches a client, late for {} ms, {:.1} % on time; first decision after {}, \
@@ -384,7 +384,7 @@ fn tell(out: &mut dyn Write, round: usize, course: Course, policy: Policy, seen:
     let made: Vec<String> = seen.made.iter().map(|(name, count)| format!("{count} {name}")).collect();
     let or_none = |words: &str| if words.is_empty() { "–".to_owned() } else { words.to_owned() };
     let (late, made) = (or_none(&seen.late), or_none(&made.join(", ")));
-    say(out, format_args!("    late at {late} s; decisions: {made}"));
+    print_line(out, format_args!("    late at {late} s; decisions: {made}"));
 }
 
 const _: () = assert!(BIN_MS == GRID_MS, "bins are the grid");

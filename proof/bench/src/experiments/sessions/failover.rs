@@ -18,7 +18,7 @@ use spillway_load::report::Report;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{say, spoilt_words, turns};
+use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
 use crate::generator::{Clients, Order, Traffic, Ways};
 use crate::measure::{spoilt_by, stopped};
 use crate::results::Results;
@@ -41,7 +41,7 @@ const HEALED: Duration = Duration::from_millis(500);
 /// The course is told from so long before the fault to so long after it, in ms.
 const COURSE_MS: (i64, i64) = (-500, 1_000);
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
     /// Rounds: each has every fault once.
@@ -54,12 +54,12 @@ pub struct Effort {
     pub settle: Duration,
     /// What is looked at after it.
     pub after: Duration,
-    /// A spoilt run is done so many times in all.
+    /// Most attempts at a spoilt run, the first included.
     pub tries: u32,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             rounds: 7,
@@ -71,7 +71,7 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort { rounds: 3, tries: 2, ..Effort::full() }
     }
@@ -132,7 +132,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("fail", setting)?;
     let _ = writeln!(
@@ -154,7 +154,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         let (fault, seen) = &mut series[at];
         for _ in 0..effort.tries.max(1) {
             let one = cast.run(*fault)?;
-            tell(out, round, *fault, &one);
+            print_round(out, round, *fault, &one);
             let good = one.spoilt.is_none();
             seen.push(one);
             if good {
@@ -279,11 +279,11 @@ impl Seen {
     }
 }
 
-fn tell(out: &mut dyn Write, round: usize, fault: Fault, seen: &Seen) {
+fn print_round(out: &mut dyn Write, round: usize, fault: Fault, seen: &Seen) {
     let ms = |value: Option<u64>| value.map_or("never".into(), |ms| format!("{ms} ms"));
-    let spoilt = spoilt_words(seen.spoilt.as_deref());
+    let spoilt = spoilt_suffix(seen.spoilt.as_deref());
     let carried = seen.carried_on_ms.map_or("nobody".into(), |(first, last)| format!("{first} to {last} ms"));
-    say(
+    print_line(
         out,
         format_args!(
             "round {}: {}: recovered after {}, throughput after {}; {} carried on after {carried}; silence {} ms, \

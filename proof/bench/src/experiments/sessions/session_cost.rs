@@ -26,7 +26,7 @@ const CONNECTIONS: u32 = 200;
 const HELPER: HelperKind =
     HelperKind { library: true, batch: "fixed", max_delay: Duration::from_micros(1_000) };
 
-/// What figures need.
+/// For published figures.
 fn full() -> Effort {
     Effort {
         rounds: 9,
@@ -38,7 +38,7 @@ fn full() -> Effort {
     }
 }
 
-/// What two minutes allow.
+/// For a run of two minutes.
 fn quick() -> Effort {
     Effort { rounds: 5, rates: vec![10_000.0], length: Duration::from_millis(1_500), tries: 2, ..full() }
 }
@@ -82,7 +82,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("session", setting)?;
     let _ = writeln!(out, "{}; no quota; {CONNECTIONS} clients", setting.placement.words());

@@ -13,7 +13,7 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{say, spoilt_words};
+use crate::experiments::common::rounds::{print_line, spoilt_suffix};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
 use crate::measure::{again, spoilt_by, stopped};
@@ -31,21 +31,21 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Pairs that a difference of a few µs needs.
 const PAIRS_MIN: usize = 15;
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
     /// Pairs of each protocol.
     pub pairs: usize,
-    /// Before each measurement.
+    /// Pause before each measurement.
     pub settle: Duration,
-    /// Of each measurement.
+    /// Length of each measurement.
     pub length: Duration,
-    /// A spoilt measurement is done so many times in all.
+    /// Most attempts at a spoilt measurement, the first included.
     pub tries: u32,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             pairs: 17,
@@ -55,7 +55,7 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort { pairs: 5, length: Duration::from_millis(800), tries: 2, ..Effort::full() }
     }
@@ -190,7 +190,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("sidecar", setting)?;
     let _ = writeln!(out, "{}; the sidecar with the clients; {RATE_PER_S}/s", setting.placement.words());
@@ -206,7 +206,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
             for through in [pair % 2 == 0, pair % 2 != 0] {
                 let beside = through.then_some(&sidecar);
                 let seen = measure(&stage, effort, &servers, one, beside, &mut tally, &mut |seen, why| {
-                    tell(out, pair, protocol, through, seen, why);
+                    print_round(out, pair, protocol, through, seen, why);
                 })?;
                 if through { &mut one.sidecar } else { &mut one.direct }.push(seen);
                 servers.check()?;
@@ -300,7 +300,7 @@ fn state(series: &Series, results: &mut Results) {
     results.ratios.push(Ratio::new(&name, &rounds).void_if(few));
 }
 
-fn tell(
+fn print_round(
     out: &mut dyn Write,
     pair: usize,
     protocol: Protocol,
@@ -309,12 +309,12 @@ fn tell(
     spoilt: Option<&str>,
 ) {
     let way = if through { "sidecar" } else { "direct" };
-    let spoilt = spoilt_words(spoilt);
+    let spoilt = spoilt_suffix(spoilt);
     let words = seen.map_or("no replies".into(), |seen| {
         let sidecar = if through { format!(", {:.1} µs of its CPU", seen.cpu_us) } else { String::new() };
         format!("p50 {:.0} µs, p99 {:.0} µs{sidecar}", seen.p50_us, seen.p99_us)
     });
-    say(out, format_args!("pair {}: {}, {way}: {words}{spoilt}", pair + 1, protocol.name()));
+    print_line(out, format_args!("pair {}: {}, {way}: {words}{spoilt}", pair + 1, protocol.name()));
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use spillway_xdp::FaultsOptions;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{Rounds, say, turns};
+use crate::experiments::common::rounds::{Rounds, print_line, turns};
 use crate::experiments::tcp::kernel_peer::{Gate, Plan, Seen, Site, System, Work};
 use crate::results::{Check, Ratio, Results, Row};
 use crate::scene::Setting;
@@ -28,10 +28,10 @@ enum Traffic {
     AnsweredAtTheGate,
 }
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
     /// In ms.
     pub gates_ms: Vec<u64>,
@@ -44,7 +44,7 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             rounds: 7,
@@ -55,7 +55,7 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort {
             rounds: 3,
@@ -81,7 +81,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let mut site = Site::set("gate", setting)?;
     let mut machine = site.machine()?;
@@ -96,7 +96,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     }
     let course = turns(effort.rounds, all.len()).try_for_each(|(round, at)| {
         let seen = site.measure(&all[at].plan(effort))?;
-        tell(out, round, &all[at], &seen);
+        print_round(out, round, &all[at], &seen);
         all[at].rounds.take((seen, None));
         Ok(())
     });
@@ -200,7 +200,7 @@ fn checks(all: &[Series], results: &mut Results) {
     ));
 }
 
-fn tell(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
+fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
     let what = match series.traffic {
         Traffic::Bulk => {
             format!("{:.2} MB/s, late {:.2} MB/s", seen.bytes_per_s / 1e6, seen.late_bytes_per_s / 1e6)
@@ -213,7 +213,7 @@ fn tell(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
         ),
     };
     let count = |name: &str| seen.peer.get(name).copied().unwrap_or(0);
-    say(
+    print_line(
         out,
         format_args!(
             "round {}: gate of {} ms, {}: {what}; the peer sent {} segments of {} again, {} timeouts, {} probes",

@@ -14,7 +14,7 @@ use spillway_wire::state::ConnectionState;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{say, turns};
+use crate::experiments::common::rounds::{print_line, turns};
 use crate::experiments::common::script::{Client, Frames, MTU};
 use crate::experiments::tcp::stack::stack;
 use crate::machine::Machine;
@@ -76,7 +76,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
         stop::check()?;
         let load = LOADS[index];
         let seen = measure(load, passes).map_err(|why| Error::process("moving between two stacks", why))?;
-        say(out, format_args!("round {round}, {load:?}: {:.2} µs, {} bytes", seen.all(), seen.bytes));
+        print_line(out, format_args!("round {round}, {load:?}: {:.2} µs, {} bytes", seen.all(), seen.bytes));
         times[index].push(seen);
         Ok(())
     });

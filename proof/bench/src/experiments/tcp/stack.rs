@@ -17,7 +17,7 @@ use spillway_lab::Place;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{Rounds, say, turns};
+use crate::experiments::common::rounds::{Rounds, print_line, turns};
 use crate::machine::Machine;
 use crate::results::{Check, Ratio, Results, Row};
 use crate::stop;
@@ -28,7 +28,7 @@ use echo::System;
 pub use counted::serve;
 pub(super) use ours::stack;
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug)]
 struct Effort {
     rounds: usize,
@@ -103,7 +103,7 @@ fn echo_rows(
         let messages = if connections > 1 { effort.messages / 10 } else { effort.messages };
         let ns =
             echo::measure(system, connections, 2 * connections, messages).map_err(failed(system.name()))?;
-        say(
+        print_line(
             out,
             format_args!("round {round}, {}, {connections} connections: {ns:.0} ns a message", system.name()),
         );
@@ -121,7 +121,7 @@ fn echo_rows(
                 .note("a segment in, a segment out; no network card. Compare within this run only"),
         );
         let each = count(Work::Echo(*system), connections, counted)?;
-        say(out, format_args!("{}, {connections} connections: {each:?} instructions", system.name()));
+        print_line(out, format_args!("{}, {connections} connections: {each:?} instructions", system.name()));
         let found = row("echo_instructions", "instructions", each.as_slice());
         results.rows.push(found.void_if(each.is_none().then_some("valgrind is not there")));
         instructions.push(each);
@@ -153,7 +153,7 @@ fn helper_rows(
     for round in 0..effort.rounds {
         let cost =
             helper::measure(clients, 2 * clients, effort.messages / 10).map_err(failed("the helper"))?;
-        say(
+        print_line(
             out,
             format_args!("round {round}, helper, {clients} clients: {:.0} ns a message", cost.message_ns),
         );
@@ -172,7 +172,7 @@ fn helper_rows(
     )));
     results.rows.push(row("link_frames_per_round_trip", "frames", &frames));
     let each = count(Work::Helper, clients, effort.counted.max(5 * helper::TURN))?;
-    say(out, format_args!("helper, {clients} clients: {each:?} instructions a round trip"));
+    print_line(out, format_args!("helper, {clients} clients: {each:?} instructions a round trip"));
     let halves: Vec<f64> = each.iter().map(|each| each / 2.0).collect();
     let found = row("helper_message_instructions", "instructions", &halves);
     results.rows.push(found.void_if(each.is_none().then_some("valgrind is not there")));

@@ -12,7 +12,7 @@ use spillway_xdp::FaultsOptions;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{Rounds, say, turns};
+use crate::experiments::common::rounds::{Rounds, print_line, turns};
 use crate::experiments::tcp::kernel_peer::{Plan, Seen, Site, System, Work};
 use crate::results::Results;
 use crate::scene::Setting;
@@ -38,10 +38,10 @@ const WEATHERS: [Weather; 4] = [
     Weather { suffix: "_reordering", loss: 0.0, reordering: 0.05 },
 ];
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
     /// What happens to frames.
     pub weathers: Vec<Weather>,
@@ -52,7 +52,7 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             rounds: 11,
@@ -62,7 +62,7 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort {
             rounds: 5,
@@ -88,7 +88,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let mut site = Site::set("interop", setting)?;
     let machine = site.machine()?;
@@ -98,7 +98,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         let plan =
             Plan { system, work, faults: weather.faults(round), gate: None, length: effort.length(work) };
         let seen = site.measure(&plan)?;
-        tell(out, round, &all[at], &seen);
+        print_round(out, round, &all[at], &seen);
         all[at].rounds.take((seen, None));
         Ok(())
     });
@@ -147,7 +147,7 @@ impl Weather {
     }
 }
 
-fn tell(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
+fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
     let Series { system, work, weather, .. } = series;
     let what = match work {
         Work::Answering => {
@@ -155,7 +155,7 @@ fn tell(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
         }
         _ => format!("{:.1} MB/s", seen.bytes_per_s / 1e6),
     };
-    say(
+    print_line(
         out,
         format_args!(
             "round {}: {} {work:?}, {}: {what}; {:.2} % sent again, {} timeouts; loop {:.0} % of a core",

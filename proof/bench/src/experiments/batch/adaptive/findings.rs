@@ -1,23 +1,23 @@
-//! What the courses say: figures step by step, which policy is the best, and by how much.
+//! Figures of each step, the best policy, and its ratios to the reference policy.
 
 use super::{Effort, FIRST_SEED, Seen, Series};
 use crate::results::{Ratio, Results, Row, few, left_out};
 
-/// Rounds that a comparison needs.
+/// A comparison needs this many rounds.
 const ROUNDS_MIN: usize = 5;
-/// A round counts in which so many of ten steps can be compared.
+/// A round counts if this many of ten steps are valid for both policies.
 const STEPS_OF_TEN_MIN: usize = 7;
 
-/// One policy by another in the same round: geometric means over the steps.
+/// Ratios of one policy to another in the same round: geometric means over the steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Judged {
+struct Comparison {
     p99: f64,
     server_cpu: f64,
 }
 
-impl Judged {
-    /// `None` where too little of both rounds shows anything.
-    fn of(ours: &[Result<Seen, String>], theirs: &[Result<Seen, String>]) -> Option<Judged> {
+impl Comparison {
+    /// `None` if both rounds have too few valid steps in common.
+    fn of(ours: &[Result<Seen, String>], theirs: &[Result<Seen, String>]) -> Option<Comparison> {
         let both: Vec<(&Seen, &Seen)> = ours
             .iter()
             .zip(theirs)
@@ -28,17 +28,17 @@ impl Judged {
         }
         let mean =
             |of: fn(&Seen) -> f64| geometric_mean(both.iter().map(|(ours, theirs)| of(ours) / of(theirs)));
-        Some(Judged { p99: mean(|seen| seen.p99_us), server_cpu: mean(|seen| seen.server_us) })
+        Some(Comparison { p99: mean(|seen| seen.p99_us), server_cpu: mean(|seen| seen.server_us) })
     }
 
-    fn mean(rounds: &[Judged]) -> Option<Judged> {
-        (!rounds.is_empty()).then(|| Judged {
+    fn mean(rounds: &[Comparison]) -> Option<Comparison> {
+        (!rounds.is_empty()).then(|| Comparison {
             p99: geometric_mean(rounds.iter().map(|judged| judged.p99)),
             server_cpu: geometric_mean(rounds.iter().map(|judged| judged.server_cpu)),
         })
     }
 
-    /// Those that are worse in nothing come first; then both figures count the same.
+    /// Sort key: policies with both ratios at most 1 come first, then the smaller product.
     fn rank(&self) -> (bool, f64) {
         (self.p99 > 1.0 || self.server_cpu > 1.0, self.p99 * self.server_cpu)
     }
@@ -49,16 +49,16 @@ fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
     (sum / f64::from(count.max(1))).exp()
 }
 
-/// Each round of a policy by the same round of the first.
-fn judge(ours: &Series, reference: &Series) -> Vec<Option<Judged>> {
-    ours.rounds.iter().zip(&reference.rounds).map(|(ours, theirs)| Judged::of(ours, theirs)).collect()
+/// Compares each round with the same round of the reference policy.
+fn judge(ours: &Series, reference: &Series) -> Vec<Option<Comparison>> {
+    ours.rounds.iter().zip(&reference.rounds).map(|(ours, theirs)| Comparison::of(ours, theirs)).collect()
 }
 
-/// States everything. The first series is what the others are compared with.
+/// Adds all rows and ratios to the results. The first series is the reference policy.
 pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
     series.iter().for_each(|series| rows(series, effort, results));
     let Some((reference, others)) = series.split_first() else { return };
-    let judged: Vec<(&Series, Vec<Option<Judged>>)> =
+    let judged: Vec<(&Series, Vec<Option<Comparison>>)> =
         others.iter().map(|other| (other, judge(other, reference))).collect();
     best(&judged, effort, results);
     for (other, rounds) in &judged {
@@ -67,13 +67,13 @@ pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
     }
 }
 
-/// Chosen in the first rounds, judged in the others.
-fn best(judged: &[(&Series, Vec<Option<Judged>>)], effort: &Effort, results: &mut Results) {
+/// Chooses the best policy in the first rounds, and adds its ratios in the others.
+fn best(judged: &[(&Series, Vec<Option<Comparison>>)], effort: &Effort, results: &mut Results) {
     let chosen = judged
         .iter()
         .filter_map(|(series, rounds)| {
             let chose = &rounds[..effort.choosing.min(rounds.len())];
-            let rank = Judged::mean(&chose.iter().copied().flatten().collect::<Vec<_>>())?.rank();
+            let rank = Comparison::mean(&chose.iter().copied().flatten().collect::<Vec<_>>())?.rank();
             Some((rank, series.policy, &rounds[chose.len()..]))
         })
         .min_by(|((a_worse, a), ..), ((b_worse, b), ..)| a_worse.cmp(b_worse).then(a.total_cmp(b)));
@@ -93,11 +93,11 @@ fn best(judged: &[(&Series, Vec<Option<Judged>>)], effort: &Effort, results: &mu
     ratios("best_over_adaptive", rounds, &words, results);
 }
 
-fn ratios(name: &str, rounds: &[Option<Judged>], words: &str, results: &mut Results) {
-    let rounds: Vec<Judged> = rounds.iter().copied().flatten().collect();
+fn ratios(name: &str, rounds: &[Option<Comparison>], words: &str, results: &mut Results) {
+    let rounds: Vec<Comparison> = rounds.iter().copied().flatten().collect();
     let few = few(rounds.len(), "rounds", ROUNDS_MIN);
     for (metric, of) in
-        [("p99", (|judged| judged.p99) as fn(&Judged) -> f64), ("server_cpu", |judged| judged.server_cpu)]
+        [("p99", (|judged| judged.p99) as fn(&Comparison) -> f64), ("server_cpu", |judged| judged.server_cpu)]
     {
         let values: Vec<f64> = rounds.iter().map(of).collect();
         results
@@ -152,9 +152,9 @@ mod tests {
         let rounds = |first: (f64, f64), then: (f64, f64)| [vec![first; 3], vec![then; 5]].concat();
         let results = stated(&[
             series("adaptive", &[(400.0, 10.0); 8]),
-            // Better in the product, but worse in one.
+            // A smaller product, but a worse p99.
             series("fixed", &rounds((600.0, 2.0), (100.0, 1.0))),
-            // Chosen, and not as good in the end.
+            // Chosen in the first rounds, and less good in the others.
             series("deadline", &rounds((300.0, 9.0), (320.0, 9.5))),
         ]);
         let ratio = |name: &str| results.ratios.iter().find(|ratio| ratio.name == name).unwrap();

@@ -1,17 +1,17 @@
-//! What was seen, as rows, ratios and checks.
+//! Results of the attacks as rows, ratios and checks.
 
 use crate::results::{Check, Ratio, Results, Row, few, left_out};
 
-use super::{MAX_MEMORY_MIB, Round, Seen, WAYS};
+use super::{MAX_MEMORY_MIB, Round, Seen, PATHS};
 
-/// Rounds that a ratio needs.
+/// A ratio needs this many rounds.
 const ROUNDS_MIN: usize = 5;
-/// What a helper may have besides what `max_memory` counts, in MiB.
+/// Memory of a helper that `max_memory` does not count, in MiB.
 const RSS_ALLOWANCE_MIB: f64 = 32.0;
-/// Stands for a percentile that falls among requests without a reply, in µs: later than anything that was measured.
+/// Replaces a percentile among unanswered requests, in µs; larger than any measured latency.
 const NEVER_US: f64 = 10e6;
 
-/// The ratio of one round: the way that suffered most. `None` where nothing was answered in quiet.
+/// The largest ratio of all paths in a round. `None` if a path has no p99 in the quiet measurement.
 fn ratio(round: &Round) -> Option<f64> {
     let each = round.quiet_us.iter().zip(&round.attacked_us);
     let ratios: Option<Vec<f64>> =
@@ -19,13 +19,13 @@ fn ratio(round: &Round) -> Option<f64> {
     ratios?.into_iter().reduce(f64::max)
 }
 
-/// The helper's memory over its limit, without the allowance.
+/// The helper's peak memory less the allowance, divided by its limit.
 fn rss_over_max_memory(seen: &Seen) -> f64 {
     ((seen.helper_rss_mib - RSS_ALLOWANCE_MIB) / MAX_MEMORY_MIB as f64).max(0.0)
 }
 
-/// One attack, for people.
-pub(super) fn words(seen: &Seen) -> String {
+/// One line for the terminal.
+pub(super) fn summary(seen: &Seen) -> String {
     let good = seen.rounds.iter().filter(|round| round.spoilt.is_none());
     let ratios: Vec<f64> = good.filter_map(ratio).collect();
     let ratio = crate::stats::median(&ratios)
@@ -68,10 +68,10 @@ fn state_one(seen: &Seen, results: &mut Results) {
         let never = (seen.requests == 0).then_some("a program did not start under this attack");
         Row::new(system, metric, unit, values).param("attack", id).void_if(never)
     };
-    for (way, name) in WAYS.iter().enumerate() {
-        let quiet: Vec<f64> = good.iter().filter_map(|round| round.quiet_us[way]).collect();
+    for (path, name) in PATHS.iter().enumerate() {
+        let quiet: Vec<f64> = good.iter().filter_map(|round| round.quiet_us[path]).collect();
         let attacked: Vec<f64> =
-            good.iter().map(|round| round.attacked_us[way].unwrap_or(NEVER_US)).collect();
+            good.iter().map(|round| round.attacked_us[path].unwrap_or(NEVER_US)).collect();
         results.rows.push(row(name, "p99_us", "µs", &quiet).param("when", "quiet").void_if(few()));
         let note = "a percentile among requests without a reply counts as 10 s";
         let attacked = row(name, "p99_us", "µs", &attacked).param("when", "under attack");
@@ -118,10 +118,10 @@ mod tests {
     }
 
     #[test]
-    fn the_way_that_suffers_most_is_the_ratio() {
+    fn the_path_with_the_largest_ratio_counts() {
         let calm = round([Some(500.0), Some(450.0), Some(600.0)]);
         assert_eq!(ratio(&calm), Some(1.5));
-        // Hardly any replies on one way: worse than anything measured.
+        // One path without a p99 under attack: its ratio uses `NEVER_US`.
         assert!(ratio(&round([None, Some(300.0), Some(600.0)])).unwrap() > 1_000.0);
         assert_eq!(ratio(&Round::default()), None);
 

@@ -1,11 +1,11 @@
-//! What more helpers give, as rows and ratios.
+//! Results of `helpers` as rows and ratios.
 
 use super::{Seen, Series};
 use crate::experiments::common::saturation::{few, limit_note};
 use crate::results::{Ratio, Results, Row};
 use crate::stats::paired_ratios;
 
-/// States everything.
+/// Adds all rows and ratios to the results.
 pub(super) fn state(series: &[Series], results: &mut Results) {
     series.iter().for_each(|series| rows(series, results));
     let Some((one, more)) = series.split_first() else { return };
@@ -59,14 +59,14 @@ mod tests {
     use super::*;
     use crate::machine::Machine;
 
-    /// What rounds saw; 0 is a spoilt one.
+    /// Results of four rounds; a rate of 0 is a spoilt round.
     fn seen(messages_per_s: [f64; 4], helper_us: f64) -> [Option<Seen>; 4] {
         let seen = |messages_per_s| Seen { messages_per_s, helper_us, ..Seen::default() };
         messages_per_s.map(|messages_per_s| (messages_per_s > 0.0).then(|| seen(messages_per_s)))
     }
 
     #[test]
-    fn linear_means_as_much_for_each_helper() {
+    fn linear_growth_is_a_ratio_of_one_per_helper() {
         let mut results = Results::new("helpers", Machine::default());
         let one = seen([4_000.0, 4_000.0, 4_000.0, 0.0], 30.0);
         let mut four = seen([16_000.0, 14_400.0, 16_000.0, 16_000.0], 33.0);

@@ -16,7 +16,7 @@ const RELIEVED: &str = "from the burst until three seconds in a row have a p99 w
 const FLOOR: &str = "the least time in which the backlog can drain that gathered until most processes had told all of \
                      their sessions to move";
 
-/// States everything.
+/// Adds all rows and ratios to the results.
 pub(super) fn state(
     series: &[(Course, Policy, Vec<Seen>)],
     known: &Known,

@@ -17,7 +17,7 @@ const REPEATED: &str = "bytes that nobody asked for: a session has one request u
 const REORDERED: &str = "replies that are not the one asked for: values follow from their key, and the reply names it, so \
                          an altered byte, another request's reply and one that was missed all show";
 
-/// States everything.
+/// Adds all rows and ratios to the results.
 pub(super) fn state(series: &[(Fault, Vec<Seen>); 3], effort: &Effort, results: &mut Results) {
     for (fault, seen) in series {
         rows(*fault, seen, effort, results);

@@ -18,7 +18,7 @@ impl Series {
     }
 }
 
-/// States everything.
+/// Adds all rows and ratios to the results.
 pub(super) fn state(all: &[Series], results: &mut Results) {
     for series in all {
         rows(series, results);
