@@ -1,7 +1,8 @@
-//! What a session adds to the cost of a request at the server's host: helped, beside library connections without a session
-//! through the same helper; and direct, on the server's own link port, beside plain TCP. And what it adds on the wire.
+//! Cost of sessions for a request, in CPU time of the server's host and in bytes on the wire: helped, compared with library
+//! connections without sessions through the same helper; and direct on the server's link port, compared with plain TCP.
 //!
-//! Nobody has a quota. Rounds are interleaved: each asks every way once, in turning order. Ratios compare within a round.
+//! No host has a quota. Rounds are interleaved: each measures every path once, in rotating order. Ratios compare within a
+//! round.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rates::{Course, Series, Way, find};
+use crate::experiments::common::rates::{Course, Series, Path, find};
 use crate::generator::{Clients, Traffic, Ways};
 use crate::results::{Ratio, Results};
 use crate::scene::Setting;
@@ -19,10 +20,10 @@ use crate::stage::{Cost, Helper, HelperKind, Pair, Session, Stage};
 
 pub use crate::experiments::common::rates::Effort;
 
-/// Clients.
+/// Number of clients.
 const CONNECTIONS: u32 = 200;
-/// Batches of a known size: what a session adds to a message shows where a message costs little, and with the default a
-/// batch of so few clients holds one or two.
+/// A long, fixed batch delay: a session's cost shows best with many messages in a batch, where each costs little. With the
+/// default, a batch of these clients contains one or two messages.
 const HELPER: HelperKind =
     HelperKind { library: true, batch: "fixed", max_delay: Duration::from_micros(1_000) };
 
@@ -43,12 +44,12 @@ fn quick() -> Effort {
     Effort { rounds: 5, rates: vec![10_000.0], length: Duration::from_millis(1_500), tries: 2, ..full() }
 }
 
-/// How requests reach the server.
+/// The path of requests to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+enum Carrier {
     /// Plain TCP to a server without the shim.
     Plain,
-    /// Sessions on the server's own link port, a link each.
+    /// Sessions on the server's own link port, each with its own link.
     SessionDirect,
     /// Library connections without a session, through the helper.
     Batched,
@@ -57,22 +58,22 @@ enum By {
 }
 
 /// In the order of the first round.
-const WAYS: [By; 4] = [By::Plain, By::SessionDirect, By::Batched, By::SessionBatched];
+const CARRIERS: [Carrier; 4] = [Carrier::Plain, Carrier::SessionDirect, Carrier::Batched, Carrier::SessionBatched];
 
-impl Way for By {
+impl Path for Carrier {
     fn name(self) -> &'static str {
         match self {
-            By::Plain => "direct, plain TCP",
-            By::SessionDirect => "direct, sessions",
-            By::Batched => "helped, no sessions",
-            By::SessionBatched => "helped, sessions",
+            Carrier::Plain => "direct, plain TCP",
+            Carrier::SessionDirect => "direct, sessions",
+            Carrier::Batched => "helped, no sessions",
+            Carrier::SessionBatched => "helped, sessions",
         }
     }
 }
 
-impl By {
+impl Carrier {
     fn is_helped(self) -> bool {
-        matches!(self, By::Batched | By::SessionBatched)
+        matches!(self, Carrier::Batched | Carrier::SessionBatched)
     }
 }
 
@@ -92,10 +93,10 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let machine = stage.machine(&[("memcached", "-V")])?;
     let mut course = Course { effort, pair: &mut pair, out };
     let (series, tally, ended) = course.run(
-        &WAYS,
-        |pair, by| {
-            let session = start(&stage, pair, &helper, by, effort.rates[0])?;
-            Ok((session, by.is_helped().then_some(&helper)))
+        &CARRIERS,
+        |pair, carrier| {
+            let session = start(&stage, pair, &helper, carrier, effort.rates[0])?;
+            Ok((session, carrier.is_helped().then_some(&helper)))
         },
         |cost| {
             format!(
@@ -114,33 +115,33 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     Ok(results.after(ended))
 }
 
-/// Starts clients; those of the helper are there when this returns.
+/// Starts the clients; helped connections without sessions have moved to the helper when this returns.
 fn start<'a>(
     stage: &'a Stage,
     pair: &Pair,
     helper: &Helper,
-    by: By,
+    carrier: Carrier,
     rate_per_s: f64,
 ) -> Result<Session<'a>, Error> {
     let traffic = Traffic::default();
     let key = stage.client_key().to_owned();
-    let server = if by == By::Plain { &pair.plain } else { &pair.shimmed };
+    let server = if carrier == Carrier::Plain { &pair.plain } else { &pair.shimmed };
     let plain = stage.clients(server.address(), &traffic, CONNECTIONS);
     let ways = |helpers, link| Ways { helpers, standby: false, link, relief: None, key: key.clone() };
-    let clients = match by {
-        By::Plain => plain,
-        By::SessionDirect => Clients { sessions: Some(ways(Vec::new(), Some(pair.link))), ..plain },
-        By::Batched => Clients { helpers: Some((vec![helper.address], key)), ..plain },
-        By::SessionBatched => Clients { sessions: Some(ways(vec![helper.address], None)), ..plain },
+    let clients = match carrier {
+        Carrier::Plain => plain,
+        Carrier::SessionDirect => Clients { sessions: Some(ways(Vec::new(), Some(pair.link))), ..plain },
+        Carrier::Batched => Clients { helpers: Some((vec![helper.address], key)), ..plain },
+        Carrier::SessionBatched => Clients { sessions: Some(ways(vec![helper.address], None)), ..plain },
     };
     let mut session = stage.session_of(&clients, &traffic)?;
-    if by == By::Batched {
+    if carrier == Carrier::Batched {
         session.move_to_helper(rate_per_s)?;
     }
     Ok(session)
 }
 
-fn rows(series: &Series<By>, results: &mut Results) {
+fn rows(series: &Series<Carrier>, results: &mut Results) {
     let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Cost) -> Option<f64>, note: &str| {
         results.rows.push(series.row(metric, unit, value, note));
     };
@@ -152,7 +153,7 @@ fn rows(series: &Series<By>, results: &mut Results) {
         "both ways, at the server's interface; acknowledgements of TCP included, headers of split segments once",
     );
     row("total_cpu_us_per_request", "µs", &|cost| Some(cost.total_us()), "");
-    if series.way.is_helped() {
+    if series.path.is_helped() {
         row("helper_cpu_us_per_request", "µs", &|cost| Some(cost.middle_us()), "");
         row("messages_per_batch", "messages", &|cost| cost.used.messages_per_batch(), "");
     }
@@ -160,16 +161,16 @@ fn rows(series: &Series<By>, results: &mut Results) {
     row("p99_us", "µs", &|cost| cost.span.quantile_us(0.99).map(|us| us as f64), "");
 }
 
-fn ratios(series: &[Series<By>], effort: &Effort, results: &mut Results) {
+fn ratios(series: &[Series<Carrier>], effort: &Effort, results: &mut Results) {
     let comparisons = [
         (
             ["session_over_plain_batched_cpu", "session_over_plain_batched_wire"],
-            (By::SessionBatched, By::Batched),
+            (Carrier::SessionBatched, Carrier::Batched),
             "helped; expected CPU ≤ 1.1",
         ),
         (
             ["session_direct_over_plain", "session_direct_over_plain_wire"],
-            (By::SessionDirect, By::Plain),
+            (Carrier::SessionDirect, Carrier::Plain),
             "a link each, against plain TCP",
         ),
     ];
@@ -197,23 +198,23 @@ mod tests {
     use crate::machine::Machine;
     use crate::measure::Used;
 
-    fn series(by: By, rate_per_s: f64, us: &[f64]) -> Series<By> {
+    fn series(carrier: Carrier, rate_per_s: f64, us: &[f64]) -> Series<Carrier> {
         let cost = |&us: &f64| {
             let used = Used { seconds: 1.0, server_process_s: us * 0.01, ..Used::default() };
             (us > 0.0).then(|| Cost { used, requests: 10_000, wire_bytes: 4_000_000, ..Cost::default() })
         };
-        Series { way: by, rate_per_s, costs: us.iter().map(cost).collect() }
+        Series { path: carrier, rate_per_s, costs: us.iter().map(cost).collect() }
     }
 
     #[test]
-    fn sessions_are_compared_with_the_same_way_without() {
+    fn sessions_are_compared_with_the_same_path_without_sessions() {
         let all = [
-            series(By::Batched, 10_000.0, &[8.0, 8.0, 8.0, 8.0, 8.0, 0.0]),
-            series(By::SessionBatched, 10_000.0, &[8.4; 6]),
-            series(By::Plain, 10_000.0, &[20.0; 6]),
-            series(By::SessionDirect, 10_000.0, &[25.0; 6]),
-            series(By::Plain, 2_000.0, &[20.0; 6]),
-            series(By::SessionDirect, 2_000.0, &[25.0; 2]),
+            series(Carrier::Batched, 10_000.0, &[8.0, 8.0, 8.0, 8.0, 8.0, 0.0]),
+            series(Carrier::SessionBatched, 10_000.0, &[8.4; 6]),
+            series(Carrier::Plain, 10_000.0, &[20.0; 6]),
+            series(Carrier::SessionDirect, 10_000.0, &[25.0; 6]),
+            series(Carrier::Plain, 2_000.0, &[20.0; 6]),
+            series(Carrier::SessionDirect, 2_000.0, &[25.0; 2]),
         ];
         let mut results = Results::new("session-cost", Machine::default());
         all.iter().for_each(|series| rows(series, &mut results));

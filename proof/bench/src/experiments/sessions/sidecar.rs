@@ -1,8 +1,8 @@
-//! What a sidecar beside its client adds to a request on an idle service: time, and CPU of its own. memcached, redis, and a
-//! protocol that it knows nothing of.
+//! Latency that a sidecar adds to a request on an idle service, and its own CPU time, for memcached, redis, and an unknown
+//! protocol.
 //!
-//! Pairs of direct clients and clients of a sidecar, interleaved, the first of each pair in turn. No helper: this is the
-//! price of being able to be helped.
+//! Pairs of a measurement with direct clients and one with clients of the sidecar; the first of a pair alternates. Without a
+//! helper: the experiment shows the cost of a sidecar while no relief is active.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,13 +22,12 @@ use crate::scene::Setting;
 use crate::served::runs;
 use crate::stage::{Echo, Pair, Stage, Taken};
 
-/// Far below what anybody can do.
+/// Far below the capacity of server and sidecar.
 const RATE_PER_S: f64 = 1_000.0;
-/// Of one client's host.
 const CONNECTIONS: u32 = 20;
-/// How long a sidecar may take until it listens.
+/// Limit for the start of a sidecar.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// Pairs that a difference of a few µs needs.
+/// A difference of a few µs needs this many pairs.
 const PAIRS_MIN: usize = 15;
 
 /// The amount of measurement.
@@ -61,7 +60,7 @@ impl Effort {
     }
 }
 
-/// What a sidecar is told that its clients speak.
+/// The sidecar's option `--protocol`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
     Memcached,
@@ -80,7 +79,7 @@ impl Protocol {
         }
     }
 
-    /// What clients really speak: with echoes the sidecar has nothing to go by.
+    /// The clients' protocol: echoes for `tcp`, which the sidecar cannot parse.
     fn speech(self) -> Speech {
         match self {
             Protocol::Memcached => Speech::Memcached,
@@ -90,7 +89,7 @@ impl Protocol {
     }
 }
 
-/// One protocol, a pair each; `None` where nothing could be had.
+/// All pairs of one protocol; `None` for a spoilt measurement.
 #[derive(Clone, Debug)]
 struct Series {
     protocol: Protocol,
@@ -99,18 +98,18 @@ struct Series {
     spoilt: Vec<String>,
 }
 
-/// What one measurement saw, in µs.
+/// Results of one measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Seen {
     p50_us: f64,
     p99_us: f64,
-    /// The sidecar's own, for each request.
+    /// CPU time of the sidecar for each request, in µs.
     cpu_us: f64,
-    /// Of the server's host, likewise.
+    /// CPU time of the server's host for each request, in µs.
     server_us: f64,
 }
 
-/// Servers of one protocol: with the shim and without, or one that does both.
+/// Servers of one protocol: one with the shim and one without, or an echo server with both ports.
 enum Servers {
     Pair(Box<Pair>),
     Echo(Echo),
@@ -224,7 +223,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     Ok(results.after(course))
 }
 
-/// One half of a pair; `None` if it was spoilt each time.
+/// Measures one half of a pair; `None` if every attempt was spoilt. Calls `print` after each attempt.
 fn measure(
     stage: &Stage,
     effort: &Effort,
@@ -232,7 +231,7 @@ fn measure(
     series: &mut Series,
     sidecar: Option<&Sidecar>,
     tally: &mut Tally,
-    told: &mut dyn FnMut(Option<Seen>, Option<&str>),
+    print: &mut dyn FnMut(Option<Seen>, Option<&str>),
 ) -> Result<Option<Seen>, Error> {
     let traffic = Traffic { speech: series.protocol.speech(), ..Traffic::default() };
     let target = sidecar.map_or(servers.plain(), |sidecar| sidecar.address);
@@ -247,7 +246,7 @@ fn measure(
             let used = &taken.step.used;
             let spoilt = spoilt_by(used, taken.step.lag_p99_us).or_else(|| stopped(used));
             let seen = Seen::of(&taken);
-            told(seen, spoilt.as_deref());
+            print(seen, spoilt.as_deref());
             series.spoilt.extend(spoilt.clone());
             Ok((seen, spoilt))
         },
@@ -310,11 +309,11 @@ fn print_round(
 ) {
     let way = if through { "sidecar" } else { "direct" };
     let spoilt = spoilt_suffix(spoilt);
-    let words = seen.map_or("no replies".into(), |seen| {
+    let figures = seen.map_or("no replies".into(), |seen| {
         let sidecar = if through { format!(", {:.1} µs of its CPU", seen.cpu_us) } else { String::new() };
         format!("p50 {:.0} µs, p99 {:.0} µs{sidecar}", seen.p50_us, seen.p99_us)
     });
-    print_line(out, format_args!("pair {}: {}, {way}: {words}{spoilt}", pair + 1, protocol.name()));
+    print_line(out, format_args!("pair {}: {}, {way}: {figures}{spoilt}", pair + 1, protocol.name()));
 }
 
 #[cfg(test)]
@@ -323,7 +322,7 @@ mod tests {
     use crate::machine::Machine;
 
     #[test]
-    fn what_is_added_is_told_pair_by_pair() {
+    fn added_latency_is_computed_pair_by_pair() {
         let seen = |p50_us: f64| Some(Seen { p50_us, p99_us: 3.0 * p50_us, cpu_us: 20.0, server_us: 9.0 });
         let mut series = Series {
             protocol: Protocol::Redis,
@@ -331,7 +330,7 @@ mod tests {
             sidecar: vec![seen(150.0); 16],
             spoilt: vec!["a stall".into()],
         };
-        // The machine was slow for a while, for both; and one half of a pair is lost.
+        // A pair on a slow machine, and a pair with one half missing.
         (series.direct[3], series.sidecar[3]) = (seen(300.0), seen(350.0));
         series.direct[5] = None;
         let mut results = Results::new("sidecar", Machine::default());

@@ -1,6 +1,6 @@
-//! What a gate does to a Linux peer: a stack that acknowledges bytes only so long after they came, as a helper does that
-//! waits for its server's word. As many bytes as go through, and messages to and fro whose answers come at once, or with
-//! the acknowledgement. Nothing is lost: what the peer sends again, it sends for nothing. Each byte is compared.
+//! Effects of a gate on a Linux peer. A stack with a gate acknowledges bytes a fixed time after their arrival, as a helper does
+//! that waits for its server's acknowledgement. Measures bulk throughput, and round trips whose answers come at once or with
+//! the acknowledgement. No frame is lost, so every retransmission of the peer is spurious. Every byte is compared.
 
 use std::io::Write;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use crate::experiments::tcp::kernel_peer::{Gate, Plan, Seen, Site, System, Work}
 use crate::results::{Check, Ratio, Results, Row};
 use crate::scene::Setting;
 
-/// How long after it came a byte is released, in ms.
+/// Delays between the arrival of a byte and its acknowledgement, in ms.
 const GATES_MS: [u64; 6] = [0, 1, 10, 50, 200, 500];
 
-/// What goes through a gate.
+/// The traffic through a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Traffic {
     /// The peer sends as much as it can.
     Bulk,
-    /// The peer asks; answers come before the request is acknowledged.
+    /// The peer sends requests, and gets answers before the acknowledgement.
     AnsweredAtOnce,
-    /// The peer asks; answers come with the acknowledgement, as of a server that acknowledges when it answers.
+    /// The peer sends requests, and gets answers with the acknowledgement.
     AnsweredAtTheGate,
 }
 
@@ -33,13 +33,13 @@ enum Traffic {
 pub struct Effort {
     /// Number of rounds.
     pub rounds: usize,
-    /// In ms.
+    /// Delays of the gates, in ms.
     pub gates_ms: Vec<u64>,
-    /// Of each measurement, at least.
+    /// Least length of a measurement.
     pub length: Duration,
-    /// How often the gate opens while bytes are sent, at least.
+    /// Least length of a bulk measurement, as a multiple of the delay.
     pub bulk_gates: u32,
-    /// The same while messages go to and fro.
+    /// Least length of a measurement of round trips, as a multiple of the delay.
     pub message_gates: u32,
 }
 
@@ -67,7 +67,7 @@ impl Effort {
     }
 }
 
-/// One kind of traffic through one gate.
+/// All rounds of one kind of traffic through one gate.
 #[derive(Clone, Debug)]
 struct Series {
     traffic: Traffic,
@@ -125,7 +125,7 @@ impl Series {
         }
     }
 
-    /// As rows have it.
+    /// The row parameter `traffic`.
     fn words(&self) -> &'static str {
         match self.traffic {
             Traffic::Bulk => "bulk",
@@ -175,7 +175,7 @@ fn rows(series: &Series, results: &mut Results) {
     row("found_spurious", "of the peer", &count("spurious"), "timeouts that it took back");
 }
 
-/// What a gate leaves of the goodput.
+/// Adds the goodput with a gate over that without delay.
 fn ratios(all: &[Series], results: &mut Results) {
     let bulk = |gate_ms| all.iter().find(|s| s.traffic == Traffic::Bulk && s.gate_ms == gate_ms);
     let Some(open) = bulk(0) else { return };
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_is_compared_with_the_open_one() {
+    fn a_gate_is_compared_with_one_without_delay() {
         let all = [
             series(Traffic::Bulk, 0, 100e6),
             series(Traffic::Bulk, 50, 20e6),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gate_opens_some_times_in_a_measurement() {
+    fn a_measurement_lasts_for_several_delays() {
         let effort = Effort::quick();
         let plan = series(Traffic::AnsweredAtTheGate, 500, 0.0).plan(&effort);
         assert_eq!((plan.length, plan.work), (Duration::from_secs(2), Work::Answering));

@@ -1,5 +1,5 @@
-//! Our stack against a kernel, and a kernel against a kernel, over interfaces of the same kind: as many bytes as go
-//! through, each way, and messages to and fro; without loss, with it, with packets out of order. Each byte is compared.
+//! Our stack with a kernel as its peer, compared with two kernels, over interfaces of the same kind: bulk throughput in each
+//! direction, and round trips; without faults, with loss, and with reordering. Every byte is compared.
 //!
 //! Rounds are interleaved, and a round's faults have the same seeds for both systems.
 
@@ -17,18 +17,18 @@ use crate::experiments::tcp::kernel_peer::{Plan, Seen, Site, System, Work};
 use crate::results::Results;
 use crate::scene::Setting;
 
-/// What happens to frames on the cable.
+/// Fault rates of the cable, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weather {
-    /// As ratios have it at their end.
+    /// Suffix of ratio names.
     pub suffix: &'static str,
-    /// Share of frames lost, each by itself, both directions.
+    /// Share of frames that are lost, independently of each other.
     pub loss: f64,
-    /// Share of frames that come after up to [`REORDERED_BY`] of those behind them.
+    /// Share of frames that are delivered late, behind up to [`REORDERED_BY`] later ones.
     pub reordering: f64,
 }
 
-/// A frame that is held back lets so many pass at most.
+/// Most frames that overtake a delayed one.
 pub const REORDERED_BY: usize = 8;
 
 const WEATHERS: [Weather; 4] = [
@@ -43,11 +43,11 @@ const WEATHERS: [Weather; 4] = [
 pub struct Effort {
     /// Number of rounds.
     pub rounds: usize,
-    /// What happens to frames.
+    /// Fault rates; each is measured.
     pub weathers: Vec<Weather>,
-    /// Of each measurement of bytes.
+    /// Length of each measurement of throughput.
     pub bulk: Duration,
-    /// Of each measurement of messages.
+    /// Length of each measurement of round trips.
     pub messages: Duration,
 }
 
@@ -73,7 +73,7 @@ impl Effort {
     }
 }
 
-/// One system at one work in one weather.
+/// All rounds of one system with one kind of work and one fault rate.
 #[derive(Clone, Debug)]
 struct Series {
     system: System,
@@ -108,7 +108,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     Ok(results.after(course))
 }
 
-/// Both systems side by side, so that they are neighbours in time.
+/// All series. The two systems of a pair are adjacent, so that they are measured one after the other.
 fn series(effort: &Effort) -> Vec<Series> {
     let mut all = Vec::new();
     for &weather in &effort.weathers {

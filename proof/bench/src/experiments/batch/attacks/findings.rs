@@ -90,7 +90,7 @@ fn state_one(seen: &Seen, results: &mut Results) {
 
     let ratios: Vec<f64> = good.iter().filter_map(|round| ratio(round)).collect();
     let name = format!("p99_under_attack_over_quiet_{id}");
-    let note = format!("of the way that suffers most; expected ≤ 2; {}", seen.attack.what);
+    let note = format!("of the way that suffers most; expected ≤ 2; {}", seen.attack.description);
     results.ratios.push(Ratio::new(&name, &ratios).note(note).note(&left_out).void_if(few()));
 
     let missing = seen.rounds.iter().filter(|round| round.link_ms.is_none()).count();

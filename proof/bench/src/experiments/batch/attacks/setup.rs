@@ -294,8 +294,8 @@ enum RunningAttack {
 
 impl RunningAttack {
     fn start(cast: &Setup<'_>) -> Result<RunningAttack, Error> {
-        let (name, count, at) = match cast.attack.method {
-            Method::Attacker { name, count, at } => (name, count, at),
+        let (name, count, target) = match cast.attack.method {
+            Method::Attacker { name, count, target } => (name, count, target),
             Method::Logs(_) => {
                 for count in 0..2 {
                     cast.log_lines(count);
@@ -306,7 +306,7 @@ impl RunningAttack {
                 return Ok(RunningAttack::Logged);
             }
         };
-        let targets = match at {
+        let targets = match target {
             Target::LinkPorts => vec![cast.link, cast.helper_link],
             Target::HelperLink => vec![cast.helper_link],
             Target::ServerLink => vec![cast.link],

@@ -1,11 +1,10 @@
-//! What was seen, as rows and checks.
+//! Results of `failover` as rows and checks.
 
 use super::{Effort, Fault, Seen};
 use crate::results::{Check, Results, Row, few, left_out};
 
-/// Rounds that a figure needs.
+/// A figure needs this many runs.
 const ROUNDS_MIN: usize = 5;
-/// How the words of the metrics are meant.
 const RECOVERED: &str = "from the fault to the first moment, looked for every 10 ms, from which three 100 ms bins in a \
                          row each have ≥ 95 % of the throughput of the second before; counted are right replies within \
                          50 ms, by the time at which they were due";
@@ -92,7 +91,7 @@ fn rows(fault: Fault, seen: &[Seen], effort: &Effort, results: &mut Results) {
         |seen| seen.stalled_ms,
         "while the run was looked at after the fault, all cores",
     );
-    // These hold whatever the machine did.
+    // Counts of spoilt runs are valid too: disturbances of the machine must not lose or repeat bytes.
     let mut row = |metric: &str, value: fn(&Seen) -> u64, note: &str| {
         let values: Vec<f64> = seen.iter().map(|seen| value(seen) as f64).collect();
         results.rows.push(base(metric, "each run", &values).note(note));
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_that_nobody_felt_was_none() {
+    fn a_fault_that_moved_no_session_fails_a_check() {
         let results = stated(vec![Seen { carried_on: 0, ..seen(Some(80), 0) }], Vec::new());
         assert!(!results.passed());
     }

@@ -1,4 +1,4 @@
-//! What the measurements come to: rows, ratios and checks.
+//! Results of `tcp-interop` as rows, ratios and checks.
 
 use super::{Series, Weather};
 use crate::experiments::tcp::kernel_peer::{Seen, System, Work};
@@ -18,7 +18,7 @@ impl Series {
     }
 }
 
-/// Adds all rows and ratios to the results.
+/// Adds all rows, ratios and checks to the results.
 pub(super) fn state(all: &[Series], results: &mut Results) {
     for series in all {
         rows(series, results);
@@ -74,7 +74,7 @@ fn ratios(all: &[Series], results: &mut Results) {
     }
 }
 
-/// What we said beforehand.
+/// The note of a ratio, with the value expected before the first measurement.
 fn expected(work: Work, weather: &Weather) -> &'static str {
     match (work, weather.suffix) {
         (Work::Sending, "") => "ours sends; expected ≥ 0.8; the kernels' path has a second interface in it",
@@ -108,7 +108,7 @@ fn checks(all: &[Series], results: &mut Results) {
     let (there, elsewhere) = (faults(true), faults(false));
     let any = all.iter().any(|series| !series.weather.suffix.is_empty());
     let detail =
-        format!("{there} frames lost or out of order where that was asked for, {elsewhere} elsewhere");
+        format!("{there} frames lost or out of order in runs with faults, {elsewhere} in runs without");
     results.checks.push(Check::new("faults_as_asked", elsewhere == 0 && (there > 0 || !any), detail));
 }
 
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn each_work_in_each_weather_has_its_ratio() {
+    fn each_work_with_each_fault_rate_has_a_ratio() {
         let all = [
             series(System::Spillway, Work::Sending, "", 300.0, 0),
             series(System::Linux, Work::Sending, "", 200.0, 0),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_elsewhere_or_wrong_fails_a_check() {
+    fn unexpected_loss_and_wrong_bytes_fail_a_check() {
         for (lost, wrong) in [(1, 0), (0, 1)] {
             let mut one = series(System::Linux, Work::Sending, "", 200.0, lost);
             one.rounds.take((Seen { wrong, ..Seen::default() }, None));
