@@ -20,6 +20,7 @@ use crate::scene::{Scene, Setting};
 /// Options of a demo run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
+    /// Settings of the scene.
     pub setting: Setting,
     /// Seconds of light load before the burst.
     pub light_s: u64,

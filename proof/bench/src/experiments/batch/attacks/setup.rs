@@ -103,7 +103,7 @@ impl<'a> Setup<'a> {
             .arg(&sockets[1]);
         let sidecar = stage.client.spawn(&launch.wrapper(&stderr))?;
         let server_rss_before = rss_mib(server.pid(), "VmRSS");
-        let mut cast = Setup {
+        let mut setup = Setup {
             stage,
             attackers,
             programs,
@@ -118,8 +118,8 @@ impl<'a> Setup<'a> {
             sockets,
             server_rss_before,
         };
-        cast.await_answers()?;
-        Ok(cast)
+        setup.await_answers()?;
+        Ok(setup)
     }
 
     fn targets(&self) -> [SocketAddr; 3] {
@@ -293,31 +293,31 @@ enum RunningAttack {
 }
 
 impl RunningAttack {
-    fn start(cast: &Setup<'_>) -> Result<RunningAttack, Error> {
-        let (name, count, target) = match cast.attack.method {
+    fn start(setup: &Setup<'_>) -> Result<RunningAttack, Error> {
+        let (name, count, target) = match setup.attack.method {
             Method::Attacker { name, count, target } => (name, count, target),
             Method::Logs(_) => {
                 for count in 0..2 {
-                    cast.log_lines(count);
+                    setup.log_lines(count);
                     std::thread::sleep(LOG_PAUSE);
                 }
                 // The server logs a line when a helper opens a link.
-                let _ = cast.new_link();
+                let _ = setup.new_link();
                 return Ok(RunningAttack::Logged);
             }
         };
         let targets = match target {
-            Target::LinkPorts => vec![cast.link, cast.helper_link],
-            Target::HelperLink => vec![cast.helper_link],
-            Target::ServerLink => vec![cast.link],
-            Target::HelperPlain => vec![cast.helper_plain],
+            Target::LinkPorts => vec![setup.link, setup.helper_link],
+            Target::HelperLink => vec![setup.helper_link],
+            Target::ServerLink => vec![setup.link],
+            Target::HelperPlain => vec![setup.helper_plain],
         };
-        let mut launch = Launch::new(&cast.programs.lab).name("attacker").args(["attack", name]);
+        let mut launch = Launch::new(&setup.programs.lab).name("attacker").args(["attack", name]);
         for target in targets {
             launch = launch.args(["--target", &target.to_string()]);
         }
-        launch = launch.args(["--count", &count.to_string(), "--key"]).arg(cast.stage.client_key());
-        Ok(RunningAttack::Attacker { _process: cast.attackers.spawn(&launch)? })
+        launch = launch.args(["--count", &count.to_string(), "--key"]).arg(setup.stage.client_key());
+        Ok(RunningAttack::Attacker { _process: setup.attackers.spawn(&launch)? })
     }
 }
 
