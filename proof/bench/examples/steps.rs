@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut driver = Driver::start(&mut scene, system, timing)?;
     for rate in rates {
         let step = driver.measure(rate.parse()?, timing.step)?;
-        println!("{}", step.words(1_000));
+        println!("{}", step.summary(1_000));
         driver.quiesce()?;
     }
     let tally = driver.finish()?;

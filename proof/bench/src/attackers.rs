@@ -27,7 +27,6 @@ pub const LARGE_KEY: &str = "large";
 /// Requests for the large value, from each slow reader.
 const SLOW_REQUESTS: usize = 3;
 
-/// An attacker's options.
 struct Plan {
     targets: Vec<SocketAddr>,
     key: Option<PathBuf>,
@@ -159,7 +158,6 @@ fn flood(plan: &Plan, frames: &dyn Fn(&RawLink) -> Flood) -> Result<(), String> 
     }
 }
 
-/// The frames of a flooding link.
 struct Flood {
     once: Vec<u8>,
     repeated: Vec<u8>,
@@ -176,7 +174,6 @@ fn refusals(link: &RawLink) -> Flood {
     Flood { once: Vec::new(), repeated }
 }
 
-/// One connection, and endless credit frames for it.
 fn credits(link: &RawLink) -> Flood {
     let (mut once, mut repeated) = (Vec::new(), Vec::new());
     let id = Id(1);
@@ -187,7 +184,6 @@ fn credits(link: &RawLink) -> Flood {
     Flood { once, repeated }
 }
 
-/// A *connect* frame to send.
 struct Connecting(Id, Connect);
 
 impl Connecting {

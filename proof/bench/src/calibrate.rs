@@ -36,7 +36,6 @@ const COST_STEP: Duration = Duration::from_millis(1_200);
 const COST_STEPS_MAX: usize = 4;
 /// Costs measured at this share of the capacity that they yield, or above, are not measured again.
 const COST_RATE_NEAR: f64 = 0.95;
-/// Attempts at a measurement while other processes disturb it.
 const TRIES: u32 = 3;
 /// Rate that saturates a helped server, as a multiple of the direct capacity.
 const HELPED_TIMES: f64 = 5.0;
@@ -72,7 +71,7 @@ pub struct Calibration {
 
 impl Calibration {
     /// One or two lines for the terminal.
-    pub fn words(&self) -> String {
+    pub fn description(&self) -> String {
         let costs = self.costs.map_or(String::new(), |costs| format!("a request costs: {costs}\n"));
         let quota =
             self.quota.map_or("no quota".into(), |quota| format!("{:.1} % of a core", quota.percent_of_core));
@@ -197,7 +196,6 @@ fn measure_costs(
 /// Measures costs while the machine is quiet, or notes that it was not.
 struct CostMeter {
     neighbours: Neighbours,
-    /// The disturbance that was accepted.
     busy: Option<String>,
 }
 

@@ -118,7 +118,7 @@ pub fn play(options: &Options, out: &mut dyn Write) -> Result<Demo, Error> {
         }
     };
     let direct_per_s = calibration.direct_per_s;
-    print_line(out, &format!("{}; the burst will be three times that\n", calibration.words()));
+    print_line(out, &format!("{}; the burst will be three times that\n", calibration.description()));
     let default_delay = Duration::from_micros((calibration.sla_us as f64 * DELAY_SHARE_OF_SLA) as u64);
     scene.set_max_delay(options.max_delay.unwrap_or(default_delay))?;
     let (machine, setting) = (scene.machine()?, scene.setting().clone());

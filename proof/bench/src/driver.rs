@@ -17,7 +17,6 @@ use spillway_transport::Time;
 
 /// Timeout for connecting and for each read and write.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Size of a receive buffer.
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// Links that each have one batch under way, and the protocol of each link.

@@ -19,7 +19,7 @@ use crate::stop;
 /// Width of the generators' bins, in ms: the grid of relief times.
 pub const BIN_MS: u64 = crate::relief::GRID_MS;
 /// A generator reports a bin this long after its end. Requests without a reply by then are over every SLA in use.
-pub const TOLD_AFTER: Duration = Duration::from_millis(250);
+pub const BIN_REPORT_DELAY: Duration = Duration::from_millis(250);
 /// Limit for connecting, filling, and moving.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// From the start command to time zero; every generator must have read the command by then.
@@ -30,12 +30,11 @@ const DRAIN: Duration = Duration::from_secs(10);
 const END_WITHIN: Duration = Duration::from_secs(30);
 /// Longest time until a sleep notices a signal.
 const SLEEP_SLICE: Duration = Duration::from_millis(500);
-/// Failures that are kept as text.
 const TROUBLES_MAX: usize = 16;
 
 /// Routes of sessions of the client library.
 #[derive(Clone, Debug)]
-pub struct Ways {
+pub struct Routes {
     /// Link ports of helpers.
     pub helpers: Vec<SocketAddr>,
     /// All sessions start on the first helper, and the others are standbys; otherwise sessions are spread over all.
@@ -56,7 +55,7 @@ pub struct Clients {
     /// Helpers' link ports, over which connections are spread when they move, and the file with the clients' key.
     pub helpers: Option<(Vec<SocketAddr>, PathBuf)>,
     /// If set, connections are sessions with these routes.
-    pub sessions: Option<Ways>,
+    pub sessions: Option<Routes>,
     /// Helpers whose load a session compares when it chooses one; `None` for the library's default.
     pub asked: Option<usize>,
     /// Threads of each generator.
@@ -152,7 +151,6 @@ pub struct Generators {
     pace: Duration,
 }
 
-/// The generator of one host.
 #[derive(Debug)]
 struct Generator {
     process: Process,
@@ -160,7 +158,6 @@ struct Generator {
     listener: Option<JoinHandle<()>>,
 }
 
-/// State that the listener threads update.
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
@@ -422,18 +419,18 @@ fn launch(
     if traffic.constant {
         launch = launch.args(["--arrivals", "constant"]);
     }
-    if let Some(ways) = &clients.sessions {
-        launch = launch.args(["--sessions", "--require-encryption", "--client-key"]).arg(&ways.key);
-        for helper in &ways.helpers {
+    if let Some(routes) = &clients.sessions {
+        launch = launch.args(["--sessions", "--require-encryption", "--client-key"]).arg(&routes.key);
+        for helper in &routes.helpers {
             launch = launch.args(["--helper", &helper.to_string()]);
         }
-        if ways.standby {
+        if routes.standby {
             launch = launch.arg("--standby");
         }
-        if let Some(link) = ways.link {
+        if let Some(link) = routes.link {
             launch = launch.args(["--link", &link.to_string()]);
         }
-        if let Some(group) = ways.relief {
+        if let Some(group) = routes.relief {
             launch = launch.args(["--relief", "--group", &group.to_string()]);
             if let Some(asked) = clients.asked {
                 launch = launch.args(["--asked", &asked.to_string()]);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use spillway_load::Report;
 
 use crate::error::Error;
-use crate::generator::{BIN_MS, Generators, Order, TOLD_AFTER};
+use crate::generator::{BIN_MS, Generators, Order, BIN_REPORT_DELAY};
 use crate::measure::Step;
 use crate::ramp::{Goodput, Next, Ramp, Verdict};
 use crate::results::Check;
@@ -74,7 +74,6 @@ pub struct Tally {
     pub troubles: Vec<String>,
 }
 
-/// Failures that are kept as text.
 const TROUBLES_MAX: usize = 8;
 
 impl Tally {
@@ -161,7 +160,7 @@ impl<'a> Driver<'a> {
         let (before, answered) = (self.scene.snapshot()?, self.generators.answered());
         self.generators.sleep_until_ms(to_ms);
         let (after, replies) = (self.scene.snapshot()?, self.generators.answered() - answered);
-        std::thread::sleep(TOLD_AFTER);
+        std::thread::sleep(BIN_REPORT_DELAY);
         self.generators.check()?;
         self.scene.check()?;
         Ok(Step::new(rate_per_s, &self.generators.bins(from_ms, to_ms), after.since(&before), replies))
@@ -176,7 +175,7 @@ impl<'a> Driver<'a> {
                 Next::Step(rate) => (rate, self.timing.step, false),
                 Next::Done => break,
             };
-            let ends = Instant::now() + self.timing.settle + length + TOLD_AFTER;
+            let ends = Instant::now() + self.timing.settle + length + BIN_REPORT_DELAY;
             if self.timing.deadline.is_some_and(|deadline| ends > deadline) {
                 plan.give_up("no time left");
                 break;
@@ -229,7 +228,7 @@ impl<'a> Driver<'a> {
 /// Prints a step if SPILLWAY_BENCH_STEPS is set, to find out why a ramp ended.
 fn progress(step: &Step, sla_us: u64, verdict: &Verdict) {
     if std::env::var_os("SPILLWAY_BENCH_STEPS").is_some() {
-        eprintln!("  {}: {verdict:?}", step.words(sla_us));
+        eprintln!("  {}: {verdict:?}", step.summary(sla_us));
     }
 }
 

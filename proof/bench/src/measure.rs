@@ -262,7 +262,7 @@ impl Step {
     }
 
     /// All figures in one line.
-    pub fn words(&self, sla_us: u64) -> String {
+    pub fn summary(&self, sla_us: u64) -> String {
         let (span, used) = (&self.span, &self.used);
         let latency = |q: f64| milliseconds(span.quantile_us(q), "unanswered");
         let costs: Vec<String> = [

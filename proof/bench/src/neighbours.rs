@@ -12,7 +12,6 @@ const PERCENT_MIN: f64 = 3.0;
 /// USER_HZ, in which `/proc/PID/stat` counts (proc(5)).
 const TICKS_PER_S: f64 = 100.0;
 
-/// A process, as read from `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq)]
 struct Process {
     name: String,

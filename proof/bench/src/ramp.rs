@@ -6,11 +6,9 @@
 
 use std::fmt;
 
-/// Ratio of two probes' rates.
 const PROBE_FACTOR: f64 = 1.5;
 /// Rate of the last probe over that of the last kept one, between it and the failed one.
 const BETWEEN_FACTOR: f64 = 1.22;
-/// Ratio of two steps' rates.
 const STEP_FACTOR: f64 = 1.05;
 /// Factor of the rate when the first step fails.
 const BACK_FACTOR: f64 = 0.85;

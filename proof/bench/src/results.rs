@@ -221,7 +221,6 @@ impl Results {
     }
 }
 
-/// Most reasons in a note on spoilt measurements.
 const REASONS_MAX: usize = 2;
 
 /// The reason to void a figure over fewer than `least` rounds, pairs or runs.

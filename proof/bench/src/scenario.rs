@@ -7,16 +7,15 @@ use spillway_load::Report;
 use spillway_load::report::{Move, Target};
 
 use crate::error::Error;
-use crate::generator::{Clients, Order, TOLD_AFTER};
+use crate::generator::{Clients, Order, BIN_REPORT_DELAY};
 use crate::measure::{Snapshot, Used, not_saturated, spoilt_by, stopped};
 use crate::relief::{self, Span};
 use crate::report::Phase;
 use crate::scene::{Scene, System};
 
-/// Interval of CPU and batch samples.
 const SAMPLE_MS: u64 = 250;
-/// Time after which a second is complete, see [`TOLD_AFTER`].
-const TOLD_AFTER_MS: u64 = TOLD_AFTER.as_millis() as u64;
+/// Time after which a second is complete, see [`BIN_REPORT_DELAY`].
+const BIN_REPORT_DELAY_MS: u64 = BIN_REPORT_DELAY.as_millis() as u64;
 /// Start of a phase that does not count as its steady state.
 const UNSETTLED_MS: u64 = 1_000;
 
@@ -238,7 +237,7 @@ pub fn run(
     let mut snapshots: Vec<(u64, Snapshot, u64)> = Vec::new();
     let mut next_s = 0;
     let mut helped = Vec::new();
-    for at_ms in (0..=plan.end_ms + TOLD_AFTER_MS).step_by(SAMPLE_MS as usize) {
+    for at_ms in (0..=plan.end_ms + BIN_REPORT_DELAY_MS).step_by(SAMPLE_MS as usize) {
         generators.sleep_until_ms(at_ms);
         snapshots.push((at_ms, scene.snapshot()?, generators.answered()));
         helped.push(generators.helped_now());
@@ -246,7 +245,7 @@ pub fn run(
             generators.check()?;
         }
         scene.check()?;
-        while (next_s + 1) * 1000 + TOLD_AFTER_MS <= at_ms && next_s * 1000 < plan.end_ms {
+        while (next_s + 1) * 1000 + BIN_REPORT_DELAY_MS <= at_ms && next_s * 1000 < plan.end_ms {
             let (from_ms, to_ms) = (next_s * 1000, (next_s + 1) * 1000);
             let span = Span::of(&generators.bins(from_ms, to_ms), from_ms, to_ms);
             let used = used_between(&snapshots, from_ms, to_ms);

@@ -18,7 +18,6 @@ use crate::programs::Programs;
 use crate::served::{Helper, HelperPlan, Keys, LINKS, runs, wrapper};
 use crate::steady::Steady;
 
-/// Link port of the server, and of the helper.
 const LINK_PORT: u16 = 11_411;
 /// Longest time for which cores are slowed, even if the scene stays open.
 const SLOW_AT_MOST: Duration = Duration::from_secs(600);
@@ -109,21 +108,20 @@ impl Placement {
     }
 
     /// The cores of `count` helpers and of the server, as text.
-    pub(crate) fn helper_words(&self, count: usize) -> String {
+    pub(crate) fn helper_cores_text(&self, count: usize) -> String {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let on: Vec<String> = (0..count).map(|n| self.helper_core(n, cores).to_string()).collect();
         format!("on cores {}, the server on core {}", on.join(", "), self.server)
     }
 
     /// The cores of all hosts, as text.
-    pub fn words(&self) -> String {
+    pub fn description(&self) -> String {
         let Placement { server, helper, clients, bridge } = self;
         format!("server on core {server}, helper on {helper}, clients on {clients}, bridge on {bridge}")
     }
 }
 
-/// A host's quota as text.
-pub(crate) fn quota_words(quota: Option<Quota>) -> String {
+pub(crate) fn quota_text(quota: Option<Quota>) -> String {
     let text = |quota: Quota| {
         let Quota { percent_of_core, period } = quota;
         format!("{percent_of_core} % of a core in periods of {period:?}, process and interface together")
@@ -350,8 +348,8 @@ impl Scene {
         machine.server = Machine::version_of("memcached", "-V");
         let setting = &self.setting;
         machine.lab = BTreeMap::from([
-            ("placement".into(), setting.placement.words()),
-            ("quota of the server's host".into(), quota_words(setting.quota)),
+            ("placement".into(), setting.placement.description()),
+            ("quota of the server's host".into(), quota_text(setting.quota)),
             ("control groups".into(), self.lab.control_groups().into()),
             (
                 "connections".into(),
@@ -372,7 +370,7 @@ impl Scene {
             let text = format!("slowed by a real-time thread on each, which takes {}", burnt.join(", "));
             machine.lab.insert("cores".into(), text);
         }
-        machine.lab.extend(self.steady.words());
+        machine.lab.extend(self.steady.description());
         Ok(machine)
     }
 

@@ -18,10 +18,8 @@ pub(crate) const CLIENTS: &str = "10.77.0.0/24";
 const LINK_WITHIN: Duration = Duration::from_secs(30);
 /// A helper that has not ended by this time is killed.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
-/// Timeout of a status request.
 const STATUS_WITHIN: Duration = Duration::from_secs(1);
 
-/// The key files of a laboratory.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     /// The helper's key, which the server accepts.
@@ -31,7 +29,6 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Creates new key files in a directory.
     pub(crate) fn make(directory: &Path) -> Result<Keys, Error> {
         let file = |name: &str| -> Result<PathBuf, Error> {
             let file = directory.join(name);
@@ -73,7 +70,6 @@ pub struct Helper {
     pub address: SocketAddr,
 }
 
-/// Settings of a helper.
 pub(crate) struct HelperPlan<'a> {
     pub program: &'a Path,
     /// The server's link port.
@@ -160,12 +156,10 @@ impl Helper {
         Ok(status.services.iter().flat_map(|service| &service.links).map(|link| link.connections).sum())
     }
 
-    /// Sends a signal, by its number, to the helper.
     pub(crate) fn signal(&mut self, number: i32) -> Result<(), Error> {
         Ok(self.process.signal(number)?)
     }
 
-    /// Fails if the helper has ended.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         runs(&mut self.process, "the helper")
     }

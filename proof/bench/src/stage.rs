@@ -23,7 +23,7 @@ use crate::generator::{Clients, Traffic};
 use crate::machine::Machine;
 use crate::measure::{BatchCount, Snapshot};
 use crate::programs::Programs;
-use crate::scene::{Placement, Setting, quota_words};
+use crate::scene::{Placement, Setting, quota_text};
 use crate::served::{HelperPlan, Keys, LINKS, runs, wrapper};
 use crate::steady::Steady;
 
@@ -47,7 +47,6 @@ pub struct Stage {
     pub server: Host,
     /// The first host of helpers and proxies.
     pub middle: Host,
-    /// Further hosts of helpers.
     more: Vec<Host>,
     /// The clients' host.
     pub client: Host,
@@ -68,7 +67,6 @@ pub struct Pair {
     pub link: SocketAddr,
 }
 
-/// The hosts of helpers and proxies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Middles {
     /// Number of hosts, at least 1.
@@ -77,7 +75,6 @@ pub(crate) struct Middles {
     pub quota: Option<Quota>,
 }
 
-/// The kind of a helper.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HelperKind {
     /// Clients are library clients instead of plain ones.
@@ -191,13 +188,11 @@ impl Stage {
         Helper::start(host, plan)
     }
 
-    /// Starts a helper on each host for helpers.
     pub(crate) fn helpers(&self, link: SocketAddr, kind: &HelperKind) -> Result<Vec<Helper>, Error> {
         let start = |host: &Host| self.helper_on((host, Place::from(host).free_port()?), link, kind);
         self.middles().map(start).collect()
     }
 
-    /// All hosts for helpers and proxies.
     pub(crate) fn middles(&self) -> impl Iterator<Item = &Host> {
         std::iter::once(&self.middle).chain(&self.more)
     }
@@ -327,14 +322,14 @@ impl Stage {
         let versions = programs.iter().map(|(program, argument)| Machine::version_of(program, argument));
         machine.server = versions.collect::<Vec<_>>().join("; ");
         machine.lab = BTreeMap::from([
-            ("placement".into(), self.placement.words().replace("helper", "helper or proxy")),
-            (QUOTA.into(), quota_words(None)),
+            ("placement".into(), self.placement.description().replace("helper", "helper or proxy")),
+            (QUOTA.into(), quota_text(None)),
             ("accounts".into(), "processes and the receive threads of their host's interface".into()),
             ("congestion control".into(), self.server.congestion_control()?),
             ("links".into(), LINKS.into()),
             ("keys".into(), format!("{KEYS} of 32 B in each server, all equally likely")),
         ]);
-        machine.lab.extend(self.steady.words());
+        machine.lab.extend(self.steady.description());
         Ok(machine)
     }
 

@@ -46,12 +46,12 @@ pub fn upper95(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let count = sorted.len();
     // X(k), the k-th smallest run, is a bound if at most k - 1 of n runs are below the median: binomial with p = 1/2.
-    let mut ways = 1.0;
+    let mut outcomes = 1.0;
     let mut fewer = 0.0;
     let mut chosen = None;
     for k in 1..=count {
-        fewer += ways;
-        ways *= (count - k + 1) as f64 / k as f64;
+        fewer += outcomes;
+        outcomes *= (count - k + 1) as f64 / k as f64;
         // Here `fewer` is the number of outcomes, of 2ⁿ, with at most k - 1 runs below the median.
         if fewer / 2f64.powi(i32::try_from(count).ok()?) >= 0.95 {
             chosen = Some(sorted[k - 1]);

@@ -29,7 +29,7 @@ impl Steady {
     }
 
     /// Entries for [`crate::machine::Machine::lab`].
-    pub(crate) fn words(&self) -> [(String, String); 2] {
+    pub(crate) fn description(&self) -> [(String, String); 2] {
         let idle = self.awake.as_ref().map_or_else(|why| format!("halt: {why}"), |_| "poll".into());
         let stalls = self.canary.as_ref().map_or_else(
             |why| format!("not seen: {why}"),

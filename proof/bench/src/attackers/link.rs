@@ -14,14 +14,12 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// An open link that reads no frames.
 pub(super) struct RawLink {
     pub stream: TcpStream,
-    /// This end's address.
     pub local: SocketAddr,
     /// The highest connection id that the target allows.
     pub connections_max: u32,
 }
 
 impl RawLink {
-    /// Opens a link as a client.
     pub fn open(target: SocketAddr, key: &Key) -> Result<RawLink, String> {
         let broken = |e: std::io::Error| format!("no link to {target}: {e}");
         let mut stream = TcpStream::connect_timeout(&target, HANDSHAKE_TIMEOUT).map_err(broken)?;

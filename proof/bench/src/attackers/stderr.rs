@@ -7,10 +7,8 @@ use std::process::Command;
 use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// The pipe's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The pipe is full, and its reader reads nothing.
     Full,
     /// The reading end is closed.
     Broken,

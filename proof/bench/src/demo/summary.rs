@@ -6,9 +6,8 @@ use crate::scenario::{Plan, Relieved, Second};
 use crate::scene::Setting;
 use crate::table::{Table, grouped, milliseconds, number};
 
-/// The cores of all hosts.
 pub(super) fn placement(setting: &Setting) -> String {
-    let mut text = setting.placement.words();
+    let mut text = setting.placement.description();
     if setting.placement.server == setting.placement.helper {
         text.push_str(
             " (sharing a core makes the server's wake-ups a little cheaper than on a machine of its own)",
@@ -103,7 +102,6 @@ fn phases(run: &Relieved) -> Vec<Phase> {
     phases
 }
 
-/// The final table.
 pub(super) fn table(demo: &Demo) -> Table {
     let run = &demo.run;
     let head = [

@@ -5,7 +5,6 @@ use std::fmt::Write;
 /// Size of the drawing, in SVG units; the page scales it.
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 280.0;
-/// Margins for labels.
 const LEFT: f64 = 74.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 34.0;
@@ -52,7 +51,6 @@ pub struct Series {
     pub dashed: bool,
 }
 
-/// The range of the vertical axis.
 struct Scale {
     low: f64,
     high: f64,

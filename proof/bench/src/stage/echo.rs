@@ -9,7 +9,6 @@ use super::Stage;
 use crate::error::Error;
 use crate::served::{CLIENTS, runs};
 
-/// Limit for the start of the server.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
 /// A running echo server. Dropping it kills it.

@@ -6,7 +6,7 @@ use spillway_load::report::Report;
 
 use super::{Helper, Stage, process_cpu};
 use crate::error::Error;
-use crate::generator::{BIN_MS, Clients, Generators, Order, TOLD_AFTER, Traffic};
+use crate::generator::{BIN_MS, Clients, Generators, Order, BIN_REPORT_DELAY, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{Step, Used, again, spoilt_by, stopped};
 use crate::relief::Span;
@@ -155,7 +155,7 @@ impl<'a> Session<'a> {
         let (after, replies) = (self.stage.last_snapshot(helpers)?, self.generators.answered() - answered);
         let wire = self.stage.wire()?.since(&wire_before);
         let watched = watched().saturating_sub(watched_before);
-        std::thread::sleep(TOLD_AFTER);
+        std::thread::sleep(BIN_REPORT_DELAY);
         self.generators.check()?;
         let bins = self.generators.bins(from_ms, to_ms);
         let step = Step::new(rate_per_s, &bins, after.since(&before), replies);

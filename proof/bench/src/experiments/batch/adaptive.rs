@@ -15,11 +15,11 @@ use spillway_load::config::Speech;
 use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
-use crate::generator::{Clients, TOLD_AFTER, Traffic};
+use crate::generator::{Clients, BIN_REPORT_DELAY, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{QUOTA_SHARE_MAX, Step, again, spoilt_by, stopped};
 use crate::results::Results;
-use crate::scene::{Setting, quota_words};
+use crate::scene::{Setting, quota_text};
 use crate::stage::{Helper, HelperKind, Pair, QUOTA, Session, Stage, space_of};
 use crate::table::milliseconds;
 
@@ -88,9 +88,8 @@ impl Effort {
     }
 }
 
-/// Results of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Seen {
+struct Measurement {
     p50_us: f64,
     /// If it falls among unanswered requests: the length of the step and the wait for late replies.
     p99_us: f64,
@@ -106,7 +105,7 @@ struct Seen {
 #[derive(Clone, Debug)]
 struct Series {
     policy: &'static str,
-    rounds: Vec<Vec<Result<Seen, String>>>,
+    rounds: Vec<Vec<Result<Measurement, String>>>,
 }
 
 /// Runs the experiment.
@@ -118,7 +117,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("adaptive", setting)?;
-    let _ = writeln!(out, "{}; {} connections", setting.placement.words(), effort.connections);
+    let _ = writeln!(out, "{}; {} connections", setting.placement.description(), effort.connections);
     let pair = stage.pair(Speech::Memcached, &[])?;
     for round in 0..effort.rounds() {
         stage.fill(Speech::Memcached, pair.shimmed.address(), &space_of(seed(round)))?;
@@ -138,7 +137,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let Course { tally, helpers, pair, .. } = course;
     drop((helpers, pair));
     let ended = ended.and_then(|()| stage.close());
-    machine.lab.insert(QUOTA.into(), quota_words(setting.quota));
+    machine.lab.insert(QUOTA.into(), quota_text(setting.quota));
     machine.lab.insert(
         "helpers".into(),
         format!(
@@ -147,7 +146,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         ),
     );
     let mut results = Results::new("adaptive", machine);
-    findings::state(&series, effort, &mut results);
+    findings::add_results(&series, effort, &mut results);
     results.checks = tally.checks();
     Ok(results.after(ended))
 }
@@ -161,7 +160,6 @@ struct Course<'a> {
     effort: &'a Effort,
     stage: &'a Stage,
     pair: Pair,
-    /// In the order of [`POLICIES`].
     helpers: Vec<Helper>,
     tally: Tally,
     out: &'a mut dyn Write,
@@ -177,7 +175,7 @@ impl Course<'_> {
     }
 
     /// All steps once, through the helper of one policy.
-    fn course(&mut self, round: usize, at: usize) -> Result<Vec<Result<Seen, String>>, Error> {
+    fn course(&mut self, round: usize, at: usize) -> Result<Vec<Result<Measurement, String>>, Error> {
         let helper = &self.helpers[at];
         let traffic = Traffic::default();
         let clients = self.stage.clients(helper.address, &traffic, self.effort.connections);
@@ -213,7 +211,7 @@ impl Course<'_> {
         rate: f64,
         warm_up: Duration,
         helper: &Helper,
-    ) -> Result<(Result<Seen, String>, Step), Error> {
+    ) -> Result<(Result<Measurement, String>, Step), Error> {
         let Effort { settle, length, tries, .. } = *self.effort;
         let mut warm_up = Some(warm_up);
         again(
@@ -228,7 +226,7 @@ impl Course<'_> {
     }
 }
 
-fn seen(step: &Step, setting: &Setting, length: Duration) -> Result<Seen, String> {
+fn seen(step: &Step, setting: &Setting, length: Duration) -> Result<Measurement, String> {
     let used = &step.used;
     let quota_share = used.quota_share(setting.quota);
     let stalled = used.stalled_s > STALLED_SHARE_MAX * used.seconds;
@@ -243,9 +241,9 @@ fn seen(step: &Step, setting: &Setting, length: Duration) -> Result<Seen, String
     match (spoilt, used.messages_per_batch()) {
         (Some(why), _) => Err(why),
         (None, Some(messages_per_batch)) if replies >= 1.0 => {
-            let waited_us = (length + TOLD_AFTER).as_micros() as f64;
+            let waited_us = (length + BIN_REPORT_DELAY).as_micros() as f64;
             let quantile = |q| step.span.quantile_us(q).map_or(waited_us, |us| us as f64);
-            Ok(Seen {
+            Ok(Measurement {
                 p50_us: quantile(0.5),
                 p99_us: quantile(0.99),
                 server_us: used.server_s() * 1e6 / replies,

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::common::rounds::print_line;
 use crate::results::Results;
-use crate::scene::{Setting, quota_words};
+use crate::scene::{Setting, quota_text};
 use crate::stage::Stage;
 use crate::stop;
 use setup::Setup;
@@ -27,9 +27,7 @@ use setup::Setup;
 const QUOTA: Quota = Quota { percent_of_core: 10.0, period: Duration::from_millis(10) };
 /// Offered rate on each of the three paths, in requests a second.
 const RATE_PER_S: f64 = 400.0;
-/// Honest connections on each path.
 const CONNECTIONS: u32 = 20;
-/// The helper's `max_memory`.
 const MAX_MEMORY_MIB: u64 = 64;
 
 /// The amount of measurement.
@@ -65,7 +63,6 @@ impl Effort {
     }
 }
 
-/// One attack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attack {
     /// Suffix of ratio names.
@@ -74,7 +71,6 @@ pub(super) struct Attack {
     pub method: Method,
 }
 
-/// The means of an attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     /// A program of [`crate::attackers`], with the number of connections that it holds.
@@ -86,17 +82,14 @@ pub(super) enum Method {
 /// The ports that attackers connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// Link ports of helper and server.
     LinkPorts,
     /// The link port at which the helper accepts library clients.
     HelperLink,
-    /// The server's link port.
     ServerLink,
     /// The port at which the helper accepts plain clients.
     HelperPlain,
 }
 
-/// The fault of a program's standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stderr {
     /// A pipe without a reader.
@@ -166,9 +159,8 @@ pub(super) struct Round {
     pub spoilt: Option<String>,
 }
 
-/// Everything about one attack.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct AttackResult {
     pub attack: Attack,
     pub rounds: Vec<Round>,
     /// Requests of honest clients; each new connection counts as one.
@@ -185,9 +177,9 @@ pub(super) struct Seen {
     pub ended: Option<String>,
 }
 
-impl Seen {
-    fn new(attack: Attack) -> Seen {
-        Seen {
+impl AttackResult {
+    fn new(attack: Attack) -> AttackResult {
+        AttackResult {
             attack,
             rounds: Vec::new(),
             requests: 0,
@@ -214,7 +206,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let mut machine = stage.machine(&[("memcached", "-V")])?;
     machine.lab.insert(
         "attackers".into(),
-        format!("{}; links of version 3, not encrypted", quota_words(Some(QUOTA))),
+        format!("{}; links of version 3, not encrypted", quota_text(Some(QUOTA))),
     );
     machine.lab.insert(
         "honest clients".into(),
@@ -229,7 +221,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         // A failure under attack, even at the start, is a finding and not an error of the experiment.
         let seen = match Setup::start(&stage, &attackers, setting, attack) {
             Ok(setup) => setup.run(effort, out),
-            Err(error) => Seen { ended: Some(error.to_string()), ..Seen::new(attack) },
+            Err(error) => AttackResult { ended: Some(error.to_string()), ..AttackResult::new(attack) },
         };
         stop::check()?;
         print_line(out, format_args!("  {}", findings::summary(&seen)));
@@ -238,6 +230,6 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     });
     let course = course.and_then(|()| stage.close());
     let mut results = Results::new("attacks", machine);
-    findings::state(&all, &mut results);
+    findings::add_results(&all, &mut results);
     Ok(results.after(course))
 }

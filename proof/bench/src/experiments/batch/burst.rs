@@ -39,7 +39,6 @@ const ROUND_SLA_US: u64 = 1_000;
 /// The burner's share of the server's core: busy time and period.
 const BURNT: (Duration, Duration) = (Duration::from_micros(900), Duration::from_micros(1_000));
 
-/// Batch delay at the paper's SLA.
 const PAPER_MAX_DELAY: Duration = Duration::from_micros(150);
 
 /// Ramps of one system under one SLA, one for each round; `None` if the round was left out.
@@ -47,7 +46,6 @@ const PAPER_MAX_DELAY: Duration = Duration::from_micros(150);
 struct Series {
     system: System,
     sla_us: u64,
-    /// The helper's batch delay.
     max_delay: Duration,
     /// The burner limits the server, instead of a quota.
     burner: bool,
@@ -69,7 +67,6 @@ struct Measured {
     migrations: Vec<rivals::Migration>,
     /// Measured CPU time of the burner, in percent of its core.
     burnt_percent: Option<f64>,
-    /// Parts that were left out, with the reason.
     left_out: Vec<String>,
     tally: Tally,
 }
@@ -89,7 +86,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     let warm_up = Duration::from_millis(if options.quick { 1_000 } else { 2_000 });
     let deadline = options.quick.then(|| begun + QUICK);
     let timing = Timing { warm_up, deadline, ..Timing::default() };
-    let _ = writeln!(out, "{}", options.setting.placement.words());
+    let _ = writeln!(out, "{}", options.setting.placement.description());
     if options.quick {
         let _ = writeln!(
             out,
@@ -97,7 +94,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
         );
     }
     let calibration = calibrate(&mut scene, timing, Neighbours::Refused)?;
-    let _ = writeln!(out, "{}", calibration.words());
+    let _ = writeln!(out, "{}", calibration.description());
     let machine = scene.machine()?;
     let measured = Measured {
         quick: options.quick,
@@ -113,7 +110,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     let mut course = Course { quick: options.quick, begun, timing, out, measured };
     let ended = course.run(scene, options);
     let mut results = Results::new("burst", machine);
-    findings::state(&course.measured, options, &mut results);
+    findings::add_results(&course.measured, options, &mut results);
     Ok(results.after(ended))
 }
 
@@ -132,7 +129,6 @@ impl Course<'_> {
         self.cross_check(options)
     }
 
-    /// Ramps all systems under all SLAs.
     fn goodput(&mut self, scene: &mut Scene) -> Result<(), Error> {
         let max_delay = scene.setting().max_delay;
         let sla_us = self.measured.calibration.sla_us;
@@ -159,7 +155,6 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Measures all rounds of some systems, interleaved.
     fn rounds(
         &mut self,
         scene: &mut Scene,
@@ -290,7 +285,6 @@ impl Course<'_> {
         Ok(sla_us(p99_us.unwrap_or(0)))
     }
 
-    /// Whether a measurement of this length still fits into the run's time.
     fn time_for(&self, seconds: u64) -> bool {
         !self.quick || self.begun.elapsed() + Duration::from_secs(seconds) <= QUICK
     }
@@ -314,7 +308,6 @@ impl Course<'_> {
 }
 
 impl Series {
-    /// Goodput of each round, in requests a second.
     fn goodputs(&self) -> Vec<Option<f64>> {
         self.rounds.iter().map(|round| round.as_ref().and_then(|ramped| ramped.found.kept_per_s)).collect()
     }

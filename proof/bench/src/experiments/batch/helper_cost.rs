@@ -23,12 +23,10 @@ use crate::stats::paired_ratios;
 
 pub use crate::experiments::common::rates::Effort;
 
-/// Number of plain clients.
 const CONNECTIONS: u32 = 200;
 /// The helper's default batch delay.
 const MAX_DELAY: Duration = Duration::from_micros(200);
 
-/// For published figures.
 fn full() -> Effort {
     Effort {
         rounds: 7,
@@ -40,7 +38,6 @@ fn full() -> Effort {
     }
 }
 
-/// For a run of two minutes.
 fn quick() -> Effort {
     Effort {
         rounds: 3,
@@ -51,13 +48,11 @@ fn quick() -> Effort {
     }
 }
 
-/// The program between clients and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Middle {
     /// Clients connect to the server itself.
     Direct,
     Helper,
-    /// A helper with 3 services, of which clients use one.
     Helper3,
     /// A helper with 300 services, of which clients use one.
     Helper300,
@@ -66,7 +61,6 @@ enum Middle {
     Nutcracker,
 }
 
-/// All systems, in the order of the first round.
 const MIDDLES: [Middle; 7] = [
     Middle::Helper,
     Middle::Helper3,
@@ -97,7 +91,6 @@ impl Path for Middle {
     }
 }
 
-/// The running helpers and proxies, and the server behind them.
 struct Programs {
     /// Helpers with 1, 3 and 300 services.
     helpers: [Helper; 3],
@@ -137,7 +130,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("middle", setting)?;
-    let _ = writeln!(out, "{} (or proxy); no quota", setting.placement.words());
+    let _ = writeln!(out, "{} (or proxy); no quota", setting.placement.description());
     let mut pair = stage.pair(Speech::Memcached, &[64])?;
     let plain = pair.plain.address();
     let programs = Programs {
@@ -173,7 +166,6 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     Ok(results.after(ended))
 }
 
-/// Starts a helper with one thread for plain clients.
 fn helper(stage: &Stage, link: SocketAddr, idle_services: u16) -> Result<Helper, Error> {
     let kind = HelperKind { library: false, batch: "adaptive", max_delay: MAX_DELAY };
     let port = Place::from(&stage.middle).free_port()?;

@@ -24,12 +24,11 @@ use crate::generator::{Clients, Traffic};
 use crate::goodput::Tally;
 use crate::measure::again;
 use crate::results::Results;
-use crate::scene::{Setting, quota_words};
+use crate::scene::{Setting, quota_text};
 use crate::stage::{Echo, Helper, HelperKind, Middles, Session, Stage, Taken};
 
 const HELPERS: HelperKind =
     HelperKind { library: true, batch: "adaptive", max_delay: Duration::from_micros(200) };
-/// Name of the limiting hosts in notes.
 const LIMITING_HOSTS: &str = "the helpers";
 
 /// The amount of measurement.
@@ -90,16 +89,14 @@ impl Effort {
     }
 }
 
-/// All rounds with one number of helpers.
 #[derive(Clone, Debug)]
 struct Series {
     count: usize,
-    rounds: Rounds<Seen>,
+    rounds: Rounds<Measurement>,
 }
 
-/// Results of one round.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Seen {
+struct Measurement {
     messages_per_s: f64,
     /// CPU time of all helpers' hosts for each message, in µs.
     helper_us: f64,
@@ -122,8 +119,8 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let count = effort.counts.iter().copied().max().unwrap_or(1).max(1);
     let quota = Some(effort.quota);
     let stage = Stage::set_with("helpers", setting, Middles { count, quota })?;
-    let on = setting.placement.helper_words(count);
-    let _ = writeln!(out, "helpers {on}; each: {}", quota_words(quota));
+    let on = setting.placement.helper_cores_text(count);
+    let _ = writeln!(out, "helpers {on}; each: {}", quota_text(quota));
     let echo = stage.echo()?;
     let helpers = stage.helpers(echo.link, &HELPERS)?;
     let mut course = Course { effort, stage: &stage, echo, helpers, tally: Tally::default(), out: &mut *out };
@@ -143,13 +140,13 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         Err(error) => (Vec::new(), Err(error)),
     };
     machine.server = "echo server of the server library".into();
-    machine.lab.insert("quota of each helper's host".into(), quota_words(quota));
+    machine.lab.insert("quota of each helper's host".into(), quota_text(quota));
     machine.lab.insert("helpers".into(), format!("1 thread each; {on}"));
     let loops = format!("{} closed loops for each helper, 64 B", effort.connections_each);
     machine.lab.insert("connections".into(), loops);
     let mut results = Results::new("helpers", machine);
-    findings::state(&series, &mut results);
-    spread::state(&spreads, effort, &mut results);
+    findings::add_results(&series, &mut results);
+    spread::add_results(&spreads, effort, &mut results);
     results.checks = tally.checks();
     Ok(results.after(ended))
 }
@@ -164,7 +161,6 @@ struct Course<'a> {
 }
 
 impl<'a> Course<'a> {
-    /// Measures one number of helpers in one round.
     fn turn(&mut self, round: usize, series: &mut Series) -> Result<(), Error> {
         // No quota while clients connect and move: only the measurement is limited.
         self.set_quota(None)?;
@@ -176,7 +172,7 @@ impl<'a> Course<'a> {
             || {
                 let taken = session.step(0.0, settle, length, &self.helpers[..series.count])?;
                 let share = self.quota_share(&taken, series.count);
-                let seen = Seen::of(&taken, share);
+                let seen = Measurement::of(&taken, share);
                 let spoilt = spoilt(&taken.step.used, LIMITING_HOSTS, share);
                 print_round(self.out, round, series.count, &seen, spoilt.as_deref());
                 Ok((seen, spoilt))
@@ -189,7 +185,6 @@ impl<'a> Course<'a> {
         self.helpers.iter_mut().try_for_each(Helper::check)
     }
 
-    /// Starts the clients of `count` helpers and moves them there.
     fn start(&self, count: usize) -> Result<Session<'a>, Error> {
         let traffic = Traffic { speech: Speech::Echo, closed: true, ..Traffic::default() };
         let connections = self.effort.connections_each * count as u32;
@@ -205,18 +200,17 @@ impl<'a> Course<'a> {
         self.stage.middles().try_for_each(|host| Ok(host.set_quota(quota)?))
     }
 
-    /// Used share of the quotas of `count` helpers, 0 to 1.
     fn quota_share(&self, taken: &Taken, count: usize) -> f64 {
         let used = &taken.step.used;
         used.percent(used.helper_s) / (self.effort.quota.percent_of_core * count.max(1) as f64)
     }
 }
 
-impl Seen {
-    fn of(taken: &Taken, share: f64) -> Seen {
+impl Measurement {
+    fn of(taken: &Taken, share: f64) -> Measurement {
         let used = &taken.step.used;
         let served = taken.step.span.served as f64;
-        Seen {
+        Measurement {
             messages_per_s: served / used.seconds,
             helper_us: used.helper_s * 1e6 / served,
             server_us: used.server_s() * 1e6 / served,
@@ -227,7 +221,7 @@ impl Seen {
     }
 }
 
-fn print_round(out: &mut dyn Write, round: usize, count: usize, seen: &Seen, spoilt: Option<&str>) {
+fn print_round(out: &mut dyn Write, round: usize, count: usize, seen: &Measurement, spoilt: Option<&str>) {
     let limit = seen.limit.as_ref().map_or(String::new(), |limit| format!(" ({limit})"));
     let spoilt = spoilt_suffix(spoilt);
     print_line(

@@ -21,7 +21,7 @@ use crate::generator::{Clients, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{Step, Used, again, too_busy};
 use crate::results::Results;
-use crate::scene::{Setting, quota_words};
+use crate::scene::{Setting, quota_text};
 use crate::stage::{Helper, HelperKind, Middles, Pair, QUOTA, Session, Stage};
 use crate::table::milliseconds;
 
@@ -29,7 +29,6 @@ use crate::table::milliseconds;
 const QUIET_WITHIN: Duration = Duration::from_secs(5);
 /// A step with a higher p99, in µs, is spoilt if a stall of the machine may explain it.
 const SLA_US: u64 = 1_000;
-/// Offered rate while connections move, in requests a second.
 const MOVING_PER_S: f64 = 1_500.0;
 /// A curve ends after this many spoilt rates in a row: higher ones would be spoilt too.
 const SPOILT_RATES_MAX: usize = 2;
@@ -101,7 +100,6 @@ impl Operation {
     }
 }
 
-/// All rounds of one operation with one number of helpers.
 #[derive(Clone, Debug)]
 struct Series {
     operation: Operation,
@@ -133,7 +131,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let count = effort.helpers.iter().copied().max().unwrap_or(1).max(1);
     let stage = Stage::set_with("latency", setting, Middles { count, quota: None })?;
-    let _ = writeln!(out, "{}; {} connections", setting.placement.words(), effort.connections);
+    let _ = writeln!(out, "{}; {} connections", setting.placement.description(), effort.connections);
     let pair = stage.pair(Speech::Memcached, &[64])?;
     // Not Algorithm 1: under evenly spaced requests its interval can stay at any value up to its cap.
     let kind = HelperKind { library: true, batch: "fixed", max_delay: setting.max_delay };
@@ -154,12 +152,12 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let Course { tally, helpers, .. } = course;
     drop(helpers);
     let ended = ended.and_then(|()| stage.close());
-    machine.lab.insert(QUOTA.into(), quota_words(setting.quota));
-    let cores = setting.placement.helper_words(count);
+    machine.lab.insert(QUOTA.into(), quota_text(setting.quota));
+    let cores = setting.placement.helper_cores_text(count);
     let helpers = format!("1 thread each, a batch each {:?}; {cores}", setting.max_delay);
     machine.lab.insert("helpers".into(), helpers);
     let mut results = Results::new("load-latency", machine);
-    findings::state(&series, effort, &mut results);
+    findings::add_results(&series, effort, &mut results);
     results.checks = tally.checks();
     Ok(results.after(ended))
 }
@@ -205,7 +203,6 @@ impl<'a> Course<'a> {
         Ok(curve)
     }
 
-    /// Starts the clients of a system, and moves them to its helpers.
     fn start(&self, series: &Series) -> Result<Session<'a>, Error> {
         let traffic = series.operation.traffic();
         let server = if series.helpers == 0 { &self.pair.plain } else { &self.pair.shimmed };
@@ -220,7 +217,6 @@ impl<'a> Course<'a> {
         Ok(session)
     }
 
-    /// The helpers of a system.
     fn helpers_of(&self, series: &Series) -> &[Helper] {
         &self.helpers[..series.helpers.min(self.helpers.len())]
     }

@@ -20,7 +20,6 @@ use crate::results::{Check, Results, Row, left_out};
 use crate::scene::Setting;
 use crate::stage::{Cost, Stage};
 
-/// Number of plain clients.
 const CONNECTIONS: u32 = 200;
 /// The helper's default batch delay.
 const MAX_DELAY: Duration = Duration::from_micros(200);
@@ -70,22 +69,19 @@ impl Effort {
     }
 }
 
-/// Results of one run.
 #[derive(Clone, Debug)]
-struct Seen {
+struct Measurement {
     cost: Cost,
     packets: LostPackets,
     /// TCP counters by row name, summed over all hosts.
     counters: BTreeMap<&'static str, u64>,
 }
 
-/// One system at one share of loss.
 #[derive(Clone, Debug)]
 struct Series {
     helped: bool,
     share: f64,
-    /// All runs, spoilt ones included.
-    seen: Vec<Seen>,
+    seen: Vec<Measurement>,
 }
 
 /// Runs the experiment.
@@ -100,7 +96,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let _ = writeln!(
         out,
         "{}; no quota; {}/s offered over {CONNECTIONS} connections",
-        setting.placement.words(),
+        setting.placement.description(),
         effort.rate_per_s
     );
     let mut pair = stage.pair(Speech::Memcached, &[64])?;
@@ -164,14 +160,14 @@ fn since(
     cost: Cost,
     (packets, counters): &(LostPackets, BTreeMap<&'static str, u64>),
     (packets_before, counters_before): &(LostPackets, BTreeMap<&'static str, u64>),
-) -> Seen {
+) -> Measurement {
     let packets = LostPackets {
         seen: packets.seen.saturating_sub(packets_before.seen),
         lost: packets.lost.saturating_sub(packets_before.lost),
     };
     let before = |name: &str| counters_before.get(name).copied().unwrap_or(0);
     let counters = counters.iter().map(|(name, count)| (*name, count.saturating_sub(before(name)))).collect();
-    Seen { cost, packets, counters }
+    Measurement { cost, packets, counters }
 }
 
 impl Series {
@@ -180,23 +176,21 @@ impl Series {
     }
 }
 
-impl Seen {
-    /// Requests above [`DELAYED_US`] in the measured span.
+impl Measurement {
     fn delayed(&self) -> u64 {
         self.cost.span.latency_us.count_above(DELAYED_US)
     }
 
-    /// Share of packets that were lost.
     fn lost_share(&self) -> f64 {
         if self.packets.seen > 0 { self.packets.lost as f64 / self.packets.seen as f64 } else { 0.0 }
     }
 }
 
 fn rows(series: &Series, effort: &Effort, results: &mut Results) {
-    let good: Vec<&Seen> = series.seen.iter().filter(|seen| seen.cost.spoilt.is_none()).collect();
+    let good: Vec<&Measurement> = series.seen.iter().filter(|seen| seen.cost.spoilt.is_none()).collect();
     let reasons: Vec<String> = series.seen.iter().filter_map(|seen| seen.cost.spoilt.clone()).collect();
     let spoilt = left_out(&reasons, series.seen.len());
-    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>, note: &str| {
+    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Measurement) -> Option<f64>, note: &str| {
         let values: Vec<f64> = good.iter().filter_map(|seen| value(seen)).collect();
         let row = Row::new(series.name(), metric, unit, &values)
             .param("loss_percent", 100.0 * series.share)
@@ -224,7 +218,6 @@ fn rows(series: &Series, effort: &Effort, results: &mut Results) {
         },
         "requests > 5 ms for each lost packet: above 1 is head-of-line blocking",
     );
-    // Stalls of the machine delay requests as well.
     row("machine_stalled_ms", "ms", &|seen| Some(1000.0 * seen.cost.used.stalled_s), "");
     row("lost_packets", "packets", &|seen| Some(seen.packets.lost as f64), "whole run, both directions");
     row("lost_share", "%", &|seen| Some(100.0 * seen.lost_share()), "");
@@ -247,7 +240,7 @@ fn lossy(series: &[Series]) -> Check {
     Check::new("loss_as_asked", of(false) == 0 && (of(true) > 0 || !any_lossy), detail)
 }
 
-fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
+fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Measurement) {
     let ms = |q: f64| {
         seen.cost
             .span
@@ -278,20 +271,20 @@ mod tests {
     use crate::relief::Span;
     use spillway_load::histogram::Histogram;
 
-    fn seen(delayed: u64, lost: u64) -> Seen {
+    fn seen(delayed: u64, lost: u64) -> Measurement {
         let mut latency_us = Histogram::default();
         latency_us.record(400, 1_000 - delayed);
         latency_us.record(210_000, delayed);
         let span = Span { offered: 1_000, served: 1_000, latency_us };
         let cost = Cost { requests: 1_000, span, ..Cost::default() };
-        Seen {
+        Measurement {
             cost,
             packets: LostPackets { seen: 4_000, lost },
             counters: BTreeMap::from([("timeouts", lost)]),
         }
     }
 
-    fn series(helped: bool, share: f64, seen: Vec<Seen>) -> Series {
+    fn series(helped: bool, share: f64, seen: Vec<Measurement>) -> Series {
         Series { helped, share, seen }
     }
 

@@ -29,7 +29,6 @@ const PERIOD: Duration = Duration::from_millis(20);
 const HELPER: HelperKind =
     HelperKind { library: false, batch: "fixed", max_delay: Duration::from_micros(1_000) };
 
-/// Name of the limiting host in notes.
 const LIMITING_HOST: &str = "the server";
 
 /// The amount of measurement.
@@ -78,7 +77,6 @@ impl Effort {
     }
 }
 
-/// The path of messages to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Path {
     Direct,
@@ -94,18 +92,16 @@ impl Path {
     }
 }
 
-/// All rounds of one path at one payload and quota.
 #[derive(Clone, Debug)]
 struct Series {
     path: Path,
     payload: usize,
     quota_percent: f64,
-    rounds: Rounds<Seen>,
+    rounds: Rounds<Measurement>,
 }
 
-/// Results of one round.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Seen {
+struct Measurement {
     messages_per_s: f64,
     /// CPU time of the server's host for each message, in µs.
     server_us: f64,
@@ -125,7 +121,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set_with("payload", setting, Middles { count: 1, quota: None })?;
-    let _ = writeln!(out, "{}; {} closed loops", setting.placement.words(), effort.connections);
+    let _ = writeln!(out, "{}; {} closed loops", setting.placement.description(), effort.connections);
     let echo = stage.echo()?;
     let helper = stage.helpers(echo.link, &HELPER)?.remove(0);
     let mut course = Course { effort, stage: &stage, echo, helper, tally: Tally::default(), out };
@@ -159,7 +155,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     machine.lab.insert("helper".into(), format!("1 thread, a batch each {:?}", HELPER.max_delay));
     machine.lab.insert("connections".into(), format!("{} closed loops", effort.connections));
     let mut results = Results::new("payload", machine);
-    findings::state(&series, effort, &mut results);
+    findings::add_results(&series, effort, &mut results);
     results.checks = tally.checks();
     Ok(results.after(ended))
 }
@@ -174,7 +170,6 @@ struct Course<'a> {
 }
 
 impl Course<'_> {
-    /// Measures all quotas of one path and payload.
     fn turn(&mut self, round: usize, quotas: &mut [Series]) -> Result<(), Error> {
         let Some(&Series { path, payload, .. }) = quotas.first() else { return Ok(()) };
         let traffic =
@@ -194,7 +189,7 @@ impl Course<'_> {
                 tries,
                 || {
                     let taken = session.step(0.0, settle, length, helper)?;
-                    let seen = Seen::of(&taken, quota);
+                    let seen = Measurement::of(&taken, quota);
                     let spoilt = spoilt(&taken.step.used, LIMITING_HOST, seen.quota_share);
                     print_round(self.out, round, series, &seen, spoilt.as_deref());
                     Ok((seen, spoilt))
@@ -210,13 +205,13 @@ impl Course<'_> {
     }
 }
 
-impl Seen {
-    fn of(taken: &Taken, quota: Quota) -> Seen {
+impl Measurement {
+    fn of(taken: &Taken, quota: Quota) -> Measurement {
         let used = &taken.step.used;
         let served = taken.step.span.served as f64;
         let server_s = used.server_s();
         let quota_share = used.quota_share(Some(quota)).unwrap_or(0.0);
-        Seen {
+        Measurement {
             messages_per_s: if used.seconds > 0.0 { served / used.seconds } else { 0.0 },
             server_us: if served > 0.0 { server_s * 1e6 / served } else { f64::NAN },
             quota_share,
@@ -226,7 +221,7 @@ impl Seen {
     }
 }
 
-fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen, spoilt: Option<&str>) {
+fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Measurement, spoilt: Option<&str>) {
     let limit = seen.limit.as_ref().map_or(String::new(), |limit| format!(" ({limit})"));
     let spoilt = spoilt_suffix(spoilt);
     print_line(

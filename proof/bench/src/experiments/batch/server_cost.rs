@@ -27,7 +27,6 @@ use crate::results::Results;
 use crate::scene::Setting;
 use crate::stage::{Cost, Helper, KEYS, Pair, Stage, process_cpu, space};
 
-/// Number of plain connections, and of a helper's clients.
 const CONNECTIONS: u32 = 200;
 /// The helper's default batch delay.
 const MAX_DELAY: Duration = Duration::from_micros(200);
@@ -107,7 +106,6 @@ impl Effort {
     }
 }
 
-/// The path of requests to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Path {
     /// Plain connections to a server without the shim.
@@ -136,7 +134,6 @@ struct Series {
     /// The part of the experiment; ratios compare series of the same part.
     part: &'static str,
     costs: Vec<Option<Cost>>,
-    /// Why measurements were left out.
     spoilt: Vec<String>,
 }
 
@@ -183,14 +180,14 @@ pub fn run_with(
     out: &mut dyn Write,
 ) -> Result<Results, Error> {
     let stage = Stage::set("cost", setting)?;
-    let _ = writeln!(out, "{}; no quota", setting.placement.words());
+    let _ = writeln!(out, "{}; no quota", setting.placement.description());
     let mut course = Course { effort, stage: &stage, out, measured: Measured::default() };
     let machine = stage.machine(&[("memcached", "-V"), ("redis-server", "-v")])?;
     let ended = servers.iter().try_for_each(|&speech| course.server(speech));
     let mut measured = course.measured;
     let ended = ended.and_then(|()| stage.close());
     let mut results = Results::new("server-cost", machine);
-    findings::state(&mut measured, effort, &mut results);
+    findings::add_results(&mut measured, effort, &mut results);
     Ok(results.after(ended))
 }
 
@@ -202,7 +199,6 @@ struct Course<'a> {
 }
 
 impl Course<'_> {
-    /// Measures one server program.
     fn server(&mut self, speech: Speech) -> Result<(), Error> {
         let mut sizes = vec![64];
         sizes.extend(self.effort.mixes.iter().filter(|(_, gets)| *gets == 1.0).map(|(size, _)| *size));
@@ -230,7 +226,6 @@ impl Course<'_> {
         self.offered(&mut pair, &helper)
     }
 
-    /// Measures all rounds of some paths, interleaved.
     fn rounds(
         &mut self,
         pair: &mut Pair,
@@ -274,7 +269,6 @@ impl Course<'_> {
         )
     }
 
-    /// Measures plain connections in a closed loop.
     fn closed(
         &mut self,
         target: SocketAddr,
@@ -346,7 +340,6 @@ impl Course<'_> {
         Ok(cost)
     }
 
-    /// Measures offered rates, direct and through the helper.
     fn offered(&mut self, pair: &mut Pair, helper: &Helper) -> Result<(), Error> {
         let first = self.measured.offered.len();
         self.measured.offered.extend(self.effort.rates.iter().map(|&rate_per_s| Offered {
@@ -416,7 +409,6 @@ impl Series {
         self.costs.push(cost.spoilt.is_none().then_some(cost));
     }
 
-    /// Server CPU for each request in µs, by round.
     fn server_us(&self) -> Vec<Option<f64>> {
         self.costs.iter().map(|cost| cost.as_ref().map(Cost::server_us)).collect()
     }

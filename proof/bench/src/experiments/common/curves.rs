@@ -3,10 +3,8 @@
 /// A latency curve ends at the first rate with a higher p99, in µs: such latencies are of no use.
 pub(crate) const USELESS_US: u64 = 10_000;
 
-/// Result of one round at one rate.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Point {
-    /// The p99, in µs.
     P99(u64),
     /// The p99 is above [`USELESS_US`], or more than 1 % stayed unanswered; the same is assumed for every higher rate.
     Over,

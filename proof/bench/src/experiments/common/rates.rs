@@ -35,7 +35,6 @@ impl Effort {
     }
 }
 
-/// The path of requests to the server.
 pub(crate) trait Path: Copy + PartialEq {
     /// The system's name in rows.
     fn name(self) -> &'static str;
@@ -63,12 +62,10 @@ impl<W: Path> Series<W> {
     }
 }
 
-/// The series of a path at a rate.
 pub(crate) fn find<W: Path>(series: &[Series<W>], path: W, rate_per_s: f64) -> Option<&Series<W>> {
     series.iter().find(|series| series.path == path && series.rate_per_s == rate_per_s)
 }
 
-/// The measurement of all paths.
 pub(crate) struct Course<'a> {
     pub effort: &'a Effort,
     /// The servers; the run fails if one of them ends.

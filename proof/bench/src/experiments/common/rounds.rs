@@ -40,7 +40,6 @@ impl<T> Rounds<T> {
         self.seen.get(round)?.as_ref()
     }
 
-    /// Results of valid rounds.
     pub fn good(&self) -> impl Iterator<Item = &T> {
         self.seen.iter().flatten()
     }
@@ -50,7 +49,6 @@ impl<T> Rounds<T> {
         self.seen.iter().map(|seen| seen.as_ref().map(&value)).collect()
     }
 
-    /// The note on spoilt rounds for rows.
     pub fn left_out(&self) -> String {
         left_out(&self.spoilt, self.seen.len())
     }

@@ -3,7 +3,6 @@
 use crate::measure::{QUOTA_SHARE_MAX, QUOTA_SHARE_SATURATED, Used, disturbed, stopped};
 use crate::results;
 
-/// A comparison needs this many rounds.
 const ROUNDS_MIN: usize = 3;
 
 /// Why a measurement is spoilt; `share` is the used share of the limiting host's quota, 0 to 1. Other busy hosts of the

@@ -7,24 +7,17 @@ use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::tcp::{self, Flags, Options, Timestamps};
 use spillway_wire::packet::{checksum, ipv4};
 
-/// Size of a message.
 pub const MESSAGE_BYTES: usize = 64;
 /// Largest IP packet of all stacks, in bytes.
 pub const MTU: u16 = 1500;
-/// MAC address of all clients.
 pub const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
-/// IP address of all clients.
 pub const CLIENT_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-/// MAC address of the stack under test.
 pub const STACK_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
-/// IP address of the stack under test.
 pub const STACK_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-/// Port on which the stack under test listens.
 pub const PORT: u16 = 7000;
 
 /// Memory for one frame: a multiple of a cache line.
 const SLOT_BYTES: usize = 1536;
-/// Offset of the TCP header in a frame.
 const TCP_AT: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
 
 /// A queue of frames in reusable slots, in place of a network card.
@@ -36,12 +29,10 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// An empty queue for at most `capacity` frames.
     pub fn new(capacity: usize) -> Frames {
         Frames { bytes: vec![0; capacity * SLOT_BYTES], lengths: Vec::with_capacity(capacity), capacity }
     }
 
-    /// Number of frames.
     pub fn len(&self) -> usize {
         self.lengths.len()
     }
@@ -51,12 +42,10 @@ impl Frames {
         &self.bytes[index * SLOT_BYTES..][..self.lengths[index]]
     }
 
-    /// All frames in order.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.len()).map(|index| self.get(index))
     }
 
-    /// Removes all frames.
     pub fn clear(&mut self) {
         self.lengths.clear();
     }
@@ -74,7 +63,6 @@ impl Frames {
     }
 }
 
-/// One client's connection.
 #[derive(Clone, Debug)]
 pub struct Client {
     port: u16,
@@ -96,12 +84,10 @@ impl Client {
         Client { port: 10_000 + number as u16, seq, ack: 0, checked: 0, echo: 0 }
     }
 
-    /// The client's port, different for each number.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Writes the SYN.
     pub fn syn(&mut self, slot: &mut [u8]) -> usize {
         let options = Options {
             mss: Some(MTU - 40),
@@ -133,7 +119,6 @@ impl Client {
         }
     }
 
-    /// Writes an acknowledgement.
     pub fn acknowledgement(&self, slot: &mut [u8]) -> usize {
         self.write(Flags::ACK, self.stamps(), &[], slot)
     }
@@ -228,7 +213,6 @@ pub fn port_of(frame: &[u8]) -> Option<u16> {
     frame.get(TCP_AT + 2..TCP_AT + 4).map(|port| u16::from_be_bytes([port[0], port[1]]))
 }
 
-/// The address on which the stack under test listens.
 pub fn listener() -> SocketAddrV4 {
     SocketAddrV4::new(STACK_IP, PORT)
 }

@@ -16,23 +16,21 @@ use spillway_load::report::Report;
 use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
-use crate::generator::{BIN_MS, Clients, Order, Traffic, Ways};
+use crate::generator::{BIN_MS, Clients, Order, Traffic, Routes};
 use crate::goodput::Tally;
 use crate::measure::{spoilt_by, stopped};
 use crate::relief::{GRID_MS, Span, relief_ms, sla_us};
 use crate::results::Results;
-use crate::scene::{Setting, quota_words};
+use crate::scene::{Setting, quota_text};
 use crate::stage::{Helper, HelperKind, Middles, Pair, QUOTA, Session, Stage};
 
 const HELPERS: usize = 2;
 /// Start of the search for the threshold, in requests a second.
 const SEARCH_FROM_PER_S: f64 = 1_000.0;
-/// Factor between two rates of the search.
 const SEARCH_FACTOR: f64 = 1.2;
 const SEARCH_MAX_PER_S: f64 = 60_000.0;
 /// Rate at which the p99 for the SLA is measured: about a fifth of such a server's capacity.
 const LIGHT_PER_S: f64 = 800.0;
-/// Number of steps at [`LIGHT_PER_S`].
 const LIGHT_STEPS: u32 = 3;
 /// Saturates a server with a small quota.
 const SATURATING_PER_S: f64 = 60_000.0;
@@ -103,14 +101,12 @@ impl Policy {
     }
 }
 
-/// The course of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Course {
     Swing,
     Burst,
 }
 
-/// The server's calibration.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Known {
     sla_us: u64,
@@ -122,9 +118,8 @@ struct Known {
     helped_per_s: f64,
 }
 
-/// Results of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Seen {
+struct RunResult {
     /// Moves of all sessions, divided by the number of sessions.
     switches_per_client: f64,
     /// Total length of bins with a p99 over the SLA, since the start of the burst or of the swing.
@@ -157,7 +152,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let _ = writeln!(
         out,
         "{}; {} sessions of {} processes, {HELPERS} helpers",
-        setting.placement.words(),
+        setting.placement.description(),
         effort.connections,
         effort.connections.div_ceil(effort.group)
     );
@@ -167,7 +162,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     stage.server.set_quota(setting.quota)?;
     let mut setup = Setup { effort, stage: &stage, pair, helpers, tally: Tally::default(), out };
     let known = setup.calibrate()?;
-    let mut series: Vec<(Course, Policy, Vec<Seen>)> = [Course::Swing, Course::Burst]
+    let mut series: Vec<(Course, Policy, Vec<RunResult>)> = [Course::Swing, Course::Burst]
         .into_iter()
         .flat_map(|course| [Policy::Decides, Policy::Never].map(|policy| (course, policy, Vec::new())))
         .collect();
@@ -180,9 +175,9 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let Setup { tally, helpers, .. } = setup;
     drop(helpers);
     let course = course.and_then(|()| stage.close());
-    machine.lab.insert(QUOTA.into(), quota_words(setting.quota));
+    machine.lab.insert(QUOTA.into(), quota_text(setting.quota));
     let mut results = Results::new("activation", machine);
-    findings::state(&series, &known, effort, &mut results);
+    findings::add_results(&series, &known, effort, &mut results);
     results.checks = tally.checks();
     Ok(results.after(course))
 }
@@ -197,9 +192,9 @@ struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    fn ways(&self, helpers: bool) -> Ways {
+    fn routes(&self, helpers: bool) -> Routes {
         let addresses = self.helpers.iter().filter(|_| helpers).map(|helper| helper.address);
-        Ways {
+        Routes {
             helpers: addresses.collect(),
             standby: false,
             link: Some(self.pair.link),
@@ -208,20 +203,20 @@ impl<'a> Setup<'a> {
         }
     }
 
-    fn clients(&self, ways: Ways, sla_us: u64) -> Clients {
+    fn clients(&self, routes: Routes, sla_us: u64) -> Clients {
         let server = self.pair.shimmed.address();
         let plain = self.stage.clients(server, &Traffic::default(), self.effort.connections);
-        Clients { sessions: Some(ways), sla: Duration::from_micros(sla_us), ..plain }
+        Clients { sessions: Some(routes), sla: Duration::from_micros(sla_us), ..plain }
     }
 
-    fn session(&self, ways: Ways) -> Result<Session<'a>, Error> {
-        self.stage.session_of(&self.clients(ways, 1_000), &Traffic::default())
+    fn session(&self, routes: Routes) -> Result<Session<'a>, Error> {
+        self.stage.session_of(&self.clients(routes, 1_000), &Traffic::default())
     }
 
     /// Measures the SLA, the threshold, and the saturated throughput of direct and of helped sessions.
     fn calibrate(&mut self) -> Result<Known, Error> {
         let (settle, length) = (Duration::from_millis(300), self.effort.step);
-        let mut direct = self.session(self.ways(false))?;
+        let mut direct = self.session(self.routes(false))?;
         // The lowest p99 counts: one raised by a stall would set an SLA that is kept at any rate.
         let mut lowest_us: Option<u64> = None;
         for _ in 0..LIGHT_STEPS {
@@ -243,7 +238,7 @@ impl<'a> Setup<'a> {
             }
         }
         let direct_per_s = self.saturate(direct)?;
-        let helped = Ways { link: None, ..self.ways(true) };
+        let helped = Routes { link: None, ..self.routes(true) };
         let helped_per_s = self.session(helped).and_then(|session| self.saturate(session))?;
         let known = Known { sla_us, threshold_per_s, direct_per_s, helped_per_s };
         let _ = writeln!(
@@ -255,7 +250,6 @@ impl<'a> Setup<'a> {
         Ok(known)
     }
 
-    /// Saturated throughput of a session's clients, in replies a second.
     fn saturate(&mut self, mut session: Session<'a>) -> Result<f64, Error> {
         let step = session.step(SATURATING_PER_S, Duration::from_millis(500), self.effort.step, None)?.step;
         session.generators().quiesce(QUIET_WITHIN)?;
@@ -263,12 +257,11 @@ impl<'a> Setup<'a> {
         Ok(step.replies_per_s)
     }
 
-    /// Runs one course.
-    fn run(&mut self, round: usize, course: Course, policy: Policy, known: &Known) -> Result<Seen, Error> {
-        let mut ways = self.ways(policy == Policy::Decides);
-        ways.relief = (policy == Policy::Decides).then_some(self.effort.group);
+    fn run(&mut self, round: usize, course: Course, policy: Policy, known: &Known) -> Result<RunResult, Error> {
+        let mut routes = self.routes(policy == Policy::Decides);
+        routes.relief = (policy == Policy::Decides).then_some(self.effort.group);
         let (schedule, judged_from, length) = self.schedule(course, known);
-        let clients = Clients { schedule, duration: Some(length), ..self.clients(ways, known.sla_us) };
+        let clients = Clients { schedule, duration: Some(length), ..self.clients(routes, known.sla_us) };
         let mut session = self.stage.session_of(&clients, &Traffic::default())?;
         let to_ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let (from_ms, end_ms) = (to_ms(judged_from), to_ms(length));
@@ -282,7 +275,7 @@ impl<'a> Setup<'a> {
         self.tally.add_report(&report);
         // Lag is not checked: connections that wait for late replies lag behind their schedule without a fault of the client.
         let spoilt = spoilt_by(&used, 0).or_else(|| stopped(&used));
-        let seen = Seen { spoilt, ..Seen::of(&report, (from_ms, end_ms), course, known) };
+        let seen = RunResult { spoilt, ..RunResult::of(&report, (from_ms, end_ms), course, known) };
         print_round(self.out, round, course, policy, &seen);
         Ok(seen)
     }
@@ -309,8 +302,8 @@ impl<'a> Setup<'a> {
     }
 }
 
-impl Seen {
-    fn of(report: &Report, (from_ms, end_ms): (u64, u64), course: Course, known: &Known) -> Seen {
+impl RunResult {
+    fn of(report: &Report, (from_ms, end_ms): (u64, u64), course: Course, known: &Known) -> RunResult {
         let is_late = |from: u64| !Span::of(&report.bins, from, from + GRID_MS).keeps(known.sla_us);
         let late: Vec<bool> = (from_ms..end_ms).step_by(GRID_MS as usize).map(is_late).collect();
         let over = late.iter().filter(|late| **late).count() as u64;
@@ -331,7 +324,7 @@ impl Seen {
             let lasted_s = lasted_ms as f64 / 1000.0;
             crate::relief::drain_floor_ms(burst, known.direct_per_s, known.helped_per_s, lasted_s)
         });
-        Seen {
+        RunResult {
             switches_per_client: moves as f64 / f64::from(report.connections.max(1)),
             over_sla_ms: over * GRID_MS,
             relieved_ms: relief_ms(&report.bins, from_ms, end_ms, known.sla_us),
@@ -366,7 +359,7 @@ fn spans(values: &[bool]) -> String {
     runs.collect::<Vec<_>>().join(", ")
 }
 
-fn print_round(out: &mut dyn Write, round: usize, course: Course, policy: Policy, seen: &Seen) {
+fn print_round(out: &mut dyn Write, round: usize, course: Course, policy: Policy, seen: &RunResult) {
     let spoilt = spoilt_suffix(seen.spoilt.as_deref());
     let ms = |value: Option<u64>| value.map_or("–".into(), |ms| format!("{ms} ms"));
     print_line(

@@ -19,7 +19,7 @@ use spillway_load::report::Report;
 use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
-use crate::generator::{Clients, Order, Traffic, Ways};
+use crate::generator::{Clients, Order, Traffic, Routes};
 use crate::measure::{spoilt_by, stopped};
 use crate::results::Results;
 use crate::scene::Setting;
@@ -76,12 +76,9 @@ impl Effort {
     }
 }
 
-/// The fault of the helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// SIGKILL.
     Kill,
-    /// SIGSTOP.
     Stop,
     /// Its host loses all packets.
     Cut,
@@ -90,7 +87,6 @@ enum Fault {
 const FAULTS: [Fault; 3] = [Fault::Kill, Fault::Stop, Fault::Cut];
 
 impl Fault {
-    /// Suffix of metric names.
     fn name(self) -> &'static str {
         match self {
             Fault::Kill => "kill",
@@ -102,16 +98,14 @@ impl Fault {
 
 /// What one run saw. Times are in ms since the fault.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Seen {
+struct RunResult {
     /// [`recovery::recovered_ms`] of replies in time.
     recovered_ms: Option<u64>,
     /// [`recovery::recovered_ms`] of all replies.
     throughput_again_ms: Option<u64>,
     /// When the first and the last session moved to another helper.
     carried_on_ms: Option<(u64, u64)>,
-    /// Longest time without any reply.
     silence_ms: u64,
-    /// Latency of the slowest request.
     slowest_ms: f64,
     /// Duration of the call that causes the fault.
     strike_ms: f64,
@@ -140,7 +134,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let _ = writeln!(
         out,
         "{}; no quota; {}/s offered over {} sessions",
-        setting.placement.words(),
+        setting.placement.description(),
         effort.rate_per_s,
         effort.connections
     );
@@ -168,7 +162,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     drop(setup);
     let course = course.and_then(|()| stage.close());
     let mut results = Results::new("failover", machine);
-    findings::state(&series, effort, &mut results);
+    findings::add_results(&series, effort, &mut results);
     Ok(results.after(course))
 }
 
@@ -186,11 +180,10 @@ struct Setup<'a> {
 }
 
 impl Setup<'_> {
-    /// Runs one fault under load, and ends it.
-    fn run(&mut self, fault: Fault) -> Result<Seen, Error> {
+    fn run(&mut self, fault: Fault) -> Result<RunResult, Error> {
         let traffic = Traffic { constant: true, bin_ms: recovery::GRID_MS, ..Traffic::default() };
         let plain = self.stage.clients(self.pair.shimmed.address(), &traffic, self.effort.connections);
-        let ways = Ways {
+        let routes = Routes {
             helpers: vec![self.first.address, self.standby.address],
             standby: true,
             link: None,
@@ -198,7 +191,7 @@ impl Setup<'_> {
             key: self.stage.client_key().to_owned(),
         };
         let threads = THREADS.min(self.effort.connections);
-        let clients = Clients { sessions: Some(ways), threads, sla: SLA, ..plain };
+        let clients = Clients { sessions: Some(routes), threads, sla: SLA, ..plain };
         let mut session = self.stage.session_of(&clients, &traffic)?;
         let generators = session.generators();
         generators.order(&Order::Rate(self.effort.rate_per_s))?;
@@ -220,13 +213,13 @@ impl Setup<'_> {
         let report = session.report()?;
         self.pair.check()?;
         self.standby.check()?;
-        let seen = Seen::of(&report, fault_ms, end_ms);
+        let seen = RunResult::of(&report, fault_ms, end_ms);
         // Only lag before the fault spoils a run: clients that reconnect lag as a consequence of the fault.
         let lag_us =
             report.span(fault_ms.saturating_sub(recovery::BEFORE_MS), fault_ms).lag_us.quantile_us(0.99);
         let lagged = (lag_us > LAG_US_MAX).then(|| format!("the clients lagged: p99 {} µs", lag_us));
         let spoilt = lagged.or_else(|| spoilt_by(&used, 0)).or_else(|| stopped(&used));
-        Ok(Seen { strike_ms, stalled_ms: used.stalled_s * 1000.0, spoilt, ..seen })
+        Ok(RunResult { strike_ms, stalled_ms: used.stalled_s * 1000.0, spoilt, ..seen })
     }
 
     /// Causes the fault. A cut lasts until the returned value is dropped.
@@ -255,14 +248,13 @@ impl Setup<'_> {
     }
 }
 
-impl Seen {
-    /// Results from the clients' report.
-    fn of(report: &Report, fault_ms: u64, end_ms: u64) -> Seen {
+impl RunResult {
+    fn of(report: &Report, fault_ms: u64, end_ms: u64) -> RunResult {
         let bins = &report.bins;
         let all = report.span(0, u64::MAX).summary();
         let around = report.span(fault_ms.saturating_sub(recovery::BEFORE_MS), end_ms);
         let slowest_us = [&around.direct, &around.helped].map(|carried| carried.latency_us.max_us());
-        Seen {
+        RunResult {
             recovered_ms: recovery::recovered_ms(bins, fault_ms, end_ms, recovery::timely),
             throughput_again_ms: recovery::recovered_ms(bins, fault_ms, end_ms, recovery::replied),
             carried_on_ms: recovery::carried_on_ms(bins, fault_ms, end_ms),
@@ -276,12 +268,12 @@ impl Seen {
             resets: all.resets,
             carried_on: bins.iter().filter(|bin| bin.at_ms < end_ms).map(|bin| bin.carried_on).sum(),
             troubles: report.troubles.clone(),
-            ..Seen::default()
+            ..RunResult::default()
         }
     }
 }
 
-fn print_round(out: &mut dyn Write, round: usize, fault: Fault, seen: &Seen) {
+fn print_round(out: &mut dyn Write, round: usize, fault: Fault, seen: &RunResult) {
     let ms = |value: Option<u64>| value.map_or("never".into(), |ms| format!("{ms} ms"));
     let spoilt = spoilt_suffix(seen.spoilt.as_deref());
     let carried = seen.carried_on_ms.map_or("–".into(), |(first, last)| format!("{first} to {last} ms"));

@@ -13,21 +13,19 @@ use spillway_load::config::Speech;
 use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::common::rates::{Course, Series, Path, find};
-use crate::generator::{Clients, Traffic, Ways};
+use crate::generator::{Clients, Traffic, Routes};
 use crate::results::{Ratio, Results};
 use crate::scene::Setting;
 use crate::stage::{Cost, Helper, HelperKind, Pair, Session, Stage};
 
 pub use crate::experiments::common::rates::Effort;
 
-/// Number of clients.
 const CONNECTIONS: u32 = 200;
 /// A long, fixed batch delay: a session's cost shows best with many messages in a batch, where each costs little. With the
 /// default, a batch of these clients contains one or two messages.
 const HELPER: HelperKind =
     HelperKind { library: true, batch: "fixed", max_delay: Duration::from_micros(1_000) };
 
-/// For published figures.
 fn full() -> Effort {
     Effort {
         rounds: 9,
@@ -39,12 +37,10 @@ fn full() -> Effort {
     }
 }
 
-/// For a run of two minutes.
 fn quick() -> Effort {
     Effort { rounds: 5, rates: vec![10_000.0], length: Duration::from_millis(1_500), tries: 2, ..full() }
 }
 
-/// The path of requests to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Carrier {
     /// Plain TCP to a server without the shim.
@@ -57,7 +53,6 @@ enum Carrier {
     SessionBatched,
 }
 
-/// In the order of the first round.
 const CARRIERS: [Carrier; 4] = [Carrier::Plain, Carrier::SessionDirect, Carrier::Batched, Carrier::SessionBatched];
 
 impl Path for Carrier {
@@ -86,7 +81,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("session", setting)?;
-    let _ = writeln!(out, "{}; no quota; {CONNECTIONS} clients", setting.placement.words());
+    let _ = writeln!(out, "{}; no quota; {CONNECTIONS} clients", setting.placement.description());
     let mut pair = stage.pair(Speech::Memcached, &[64])?;
     let port = Place::from(&stage.middle).free_port()?;
     let helper = stage.helper_on((&stage.middle, port), pair.link, &HELPER)?;
@@ -127,12 +122,12 @@ fn start<'a>(
     let key = stage.client_key().to_owned();
     let server = if carrier == Carrier::Plain { &pair.plain } else { &pair.shimmed };
     let plain = stage.clients(server.address(), &traffic, CONNECTIONS);
-    let ways = |helpers, link| Ways { helpers, standby: false, link, relief: None, key: key.clone() };
+    let routes = |helpers, link| Routes { helpers, standby: false, link, relief: None, key: key.clone() };
     let clients = match carrier {
         Carrier::Plain => plain,
-        Carrier::SessionDirect => Clients { sessions: Some(ways(Vec::new(), Some(pair.link))), ..plain },
+        Carrier::SessionDirect => Clients { sessions: Some(routes(Vec::new(), Some(pair.link))), ..plain },
         Carrier::Batched => Clients { helpers: Some((vec![helper.address], key)), ..plain },
-        Carrier::SessionBatched => Clients { sessions: Some(ways(vec![helper.address], None)), ..plain },
+        Carrier::SessionBatched => Clients { sessions: Some(routes(vec![helper.address], None)), ..plain },
     };
     let mut session = stage.session_of(&clients, &traffic)?;
     if carrier == Carrier::Batched {

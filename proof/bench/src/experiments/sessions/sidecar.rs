@@ -25,7 +25,6 @@ use crate::stage::{Echo, Pair, Stage, Taken};
 /// Far below the capacity of server and sidecar.
 const RATE_PER_S: f64 = 1_000.0;
 const CONNECTIONS: u32 = 20;
-/// Limit for the start of a sidecar.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// A difference of a few µs needs this many pairs.
 const PAIRS_MIN: usize = 15;
@@ -93,14 +92,13 @@ impl Protocol {
 #[derive(Clone, Debug)]
 struct Series {
     protocol: Protocol,
-    direct: Vec<Option<Seen>>,
-    sidecar: Vec<Option<Seen>>,
+    direct: Vec<Option<Measurement>>,
+    sidecar: Vec<Option<Measurement>>,
     spoilt: Vec<String>,
 }
 
-/// Results of one measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Seen {
+struct Measurement {
     p50_us: f64,
     p99_us: f64,
     /// CPU time of the sidecar for each request, in µs.
@@ -145,7 +143,6 @@ impl Servers {
     }
 }
 
-/// A running sidecar on the clients' host.
 struct Sidecar {
     process: Process,
     address: SocketAddr,
@@ -192,7 +189,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("sidecar", setting)?;
-    let _ = writeln!(out, "{}; the sidecar with the clients; {RATE_PER_S}/s", setting.placement.words());
+    let _ = writeln!(out, "{}; the sidecar with the clients; {RATE_PER_S}/s", setting.placement.description());
     let mut series = Vec::new();
     let mut tally = Tally::default();
     let mut machine = stage.machine(&[("memcached", "-V"), ("redis-server", "-v")])?;
@@ -218,7 +215,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     machine.lab.insert("sidecar".into(), "1 thread, on the clients' host and core; no helper".into());
     machine.lab.insert("connections".into(), format!("{CONNECTIONS}, {RATE_PER_S}/s, GET or echo of 64 B"));
     let mut results = Results::new("sidecar", machine);
-    series.iter().for_each(|series| state(series, &mut results));
+    series.iter().for_each(|series| add_results(series, &mut results));
     results.checks = tally.checks();
     Ok(results.after(course))
 }
@@ -231,8 +228,8 @@ fn measure(
     series: &mut Series,
     sidecar: Option<&Sidecar>,
     tally: &mut Tally,
-    print: &mut dyn FnMut(Option<Seen>, Option<&str>),
-) -> Result<Option<Seen>, Error> {
+    print: &mut dyn FnMut(Option<Measurement>, Option<&str>),
+) -> Result<Option<Measurement>, Error> {
     let traffic = Traffic { speech: series.protocol.speech(), ..Traffic::default() };
     let target = sidecar.map_or(servers.plain(), |sidecar| sidecar.address);
     let mut session = stage.session(target, &traffic, CONNECTIONS)?;
@@ -245,7 +242,7 @@ fn measure(
             let taken = session.step(RATE_PER_S, effort.settle, effort.length, None)?;
             let used = &taken.step.used;
             let spoilt = spoilt_by(used, taken.step.lag_p99_us).or_else(|| stopped(used));
-            let seen = Seen::of(&taken);
+            let seen = Measurement::of(&taken);
             print(seen, spoilt.as_deref());
             series.spoilt.extend(spoilt.clone());
             Ok((seen, spoilt))
@@ -256,11 +253,11 @@ fn measure(
     Ok(seen.filter(|_| spoilt.is_none()))
 }
 
-impl Seen {
-    fn of(taken: &Taken) -> Option<Seen> {
+impl Measurement {
+    fn of(taken: &Taken) -> Option<Measurement> {
         let (span, used) = (&taken.step.span, &taken.step.used);
         let each = |seconds: f64| seconds * 1e6 / span.served as f64;
-        Some(Seen {
+        Some(Measurement {
             p50_us: span.quantile_us(0.5)? as f64,
             p99_us: span.quantile_us(0.99)? as f64,
             cpu_us: each(taken.watched.as_secs_f64()),
@@ -269,8 +266,8 @@ impl Seen {
     }
 }
 
-fn state(series: &Series, results: &mut Results) {
-    let pairs: Vec<(Seen, Seen)> = series
+fn add_results(series: &Series, results: &mut Results) {
+    let pairs: Vec<(Measurement, Measurement)> = series
         .direct
         .iter()
         .zip(&series.sidecar)
@@ -279,7 +276,7 @@ fn state(series: &Series, results: &mut Results) {
     let few = few(pairs.len(), "pairs", PAIRS_MIN);
     let good = series.direct.iter().chain(&series.sidecar).flatten().count();
     let spoilt = left_out(&series.spoilt, good + series.spoilt.len());
-    let mut row = |system: &str, metric: &str, note: &str, value: &dyn Fn(&Seen, &Seen) -> f64| {
+    let mut row = |system: &str, metric: &str, note: &str, value: &dyn Fn(&Measurement, &Measurement) -> f64| {
         let values: Vec<f64> = pairs.iter().map(|(direct, sidecar)| value(direct, sidecar)).collect();
         let row = Row::new(system, metric, "µs", &values).param("protocol", series.protocol.name());
         results
@@ -304,7 +301,7 @@ fn print_round(
     pair: usize,
     protocol: Protocol,
     through: bool,
-    seen: Option<Seen>,
+    seen: Option<Measurement>,
     spoilt: Option<&str>,
 ) {
     let way = if through { "sidecar" } else { "direct" };
@@ -323,7 +320,7 @@ mod tests {
 
     #[test]
     fn added_latency_is_computed_pair_by_pair() {
-        let seen = |p50_us: f64| Some(Seen { p50_us, p99_us: 3.0 * p50_us, cpu_us: 20.0, server_us: 9.0 });
+        let seen = |p50_us: f64| Some(Measurement { p50_us, p99_us: 3.0 * p50_us, cpu_us: 20.0, server_us: 9.0 });
         let mut series = Series {
             protocol: Protocol::Redis,
             direct: vec![seen(100.0); 16],
@@ -334,7 +331,7 @@ mod tests {
         (series.direct[3], series.sidecar[3]) = (seen(300.0), seen(350.0));
         series.direct[5] = None;
         let mut results = Results::new("sidecar", Machine::default());
-        state(&series, &mut results);
+        add_results(&series, &mut results);
         let row = |metric: &str| results.rows.iter().find(|row| row.metric == metric).unwrap();
         let added = row("added_p50_us");
         assert_eq!(
@@ -349,7 +346,7 @@ mod tests {
         assert_eq!(results.ratios[0].median, Some(1.5));
         series.sidecar[7] = None;
         let mut results = Results::new("sidecar", Machine::default());
-        state(&series, &mut results);
+        add_results(&series, &mut results);
         assert!(results.rows.iter().all(|row| !row.valid && row.why.contains("14 pairs")));
     }
 }

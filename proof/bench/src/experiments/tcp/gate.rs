@@ -10,17 +10,15 @@ use spillway_xdp::FaultsOptions;
 use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::common::rounds::{Rounds, print_line, turns};
-use crate::experiments::tcp::kernel_peer::{Gate, Plan, Seen, Site, System, Work};
+use crate::experiments::tcp::kernel_peer::{Gate, Plan, Measured, Site, System, Work};
 use crate::results::{Check, Ratio, Results, Row};
 use crate::scene::Setting;
 
 /// Delays between the arrival of a byte and its acknowledgement, in ms.
 const GATES_MS: [u64; 6] = [0, 1, 10, 50, 200, 500];
 
-/// The traffic through a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Traffic {
-    /// The peer sends as much as it can.
     Bulk,
     /// The peer sends requests, and gets answers before the acknowledgement.
     AnsweredAtOnce,
@@ -67,12 +65,11 @@ impl Effort {
     }
 }
 
-/// All rounds of one kind of traffic through one gate.
 #[derive(Clone, Debug)]
 struct Series {
     traffic: Traffic,
     gate_ms: u64,
-    rounds: Rounds<Seen>,
+    rounds: Rounds<Measured>,
 }
 
 /// Runs the experiment.
@@ -125,8 +122,7 @@ impl Series {
         }
     }
 
-    /// The row parameter `traffic`.
-    fn words(&self) -> &'static str {
+    fn traffic_name(&self) -> &'static str {
         match self.traffic {
             Traffic::Bulk => "bulk",
             Traffic::AnsweredAtOnce => "answered at once",
@@ -136,11 +132,11 @@ impl Series {
 }
 
 fn rows(series: &Series, results: &mut Results) {
-    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>, note: &str| {
+    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Measured) -> Option<f64>, note: &str| {
         let values: Vec<f64> = series.rounds.good().filter_map(value).collect();
         let row = Row::new("spillway", metric, unit, &values)
             .param("gate_ms", series.gate_ms)
-            .param("traffic", series.words());
+            .param("traffic", series.traffic_name());
         results.rows.push(row.note(note));
     };
     if series.traffic == Traffic::Bulk {
@@ -162,7 +158,7 @@ fn rows(series: &Series, results: &mut Results) {
         row("p99_us", "µs", &|seen| seen.quantile_us(0.99), "");
         row("max_us", "µs", &|seen| seen.quantile_us(1.0), "");
     }
-    let count = |name: &'static str| move |seen: &Seen| seen.peer.get(name).map(|count| *count as f64);
+    let count = |name: &'static str| move |seen: &Measured| seen.peer.get(name).map(|count| *count as f64);
     row(
         "sent_again_percent",
         "%",
@@ -175,7 +171,6 @@ fn rows(series: &Series, results: &mut Results) {
     row("found_spurious", "of the peer", &count("spurious"), "timeouts that it took back");
 }
 
-/// Adds the goodput with a gate over that without delay.
 fn ratios(all: &[Series], results: &mut Results) {
     let bulk = |gate_ms| all.iter().find(|s| s.traffic == Traffic::Bulk && s.gate_ms == gate_ms);
     let Some(open) = bulk(0) else { return };
@@ -200,7 +195,7 @@ fn checks(all: &[Series], results: &mut Results) {
     ));
 }
 
-fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
+fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Measured) {
     let what = match series.traffic {
         Traffic::Bulk => {
             format!("{:.2} MB/s, late {:.2} MB/s", seen.bytes_per_s / 1e6, seen.late_bytes_per_s / 1e6)
@@ -219,7 +214,7 @@ fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) 
             "round {}: gate of {} ms, {}: {what}; the peer sent {} segments of {} again, {} timeouts, {} probes",
             round + 1,
             series.gate_ms,
-            series.words(),
+            series.traffic_name(),
             count("again"),
             count("segments"),
             count("timeouts"),
@@ -236,12 +231,12 @@ mod tests {
     use crate::machine::Machine;
 
     fn series(traffic: Traffic, gate_ms: u64, bytes_per_s: f64) -> Series {
-        let seen = Seen {
+        let seen = Measured {
             bytes_per_s,
             bytes: 640,
             took_ns: vec![1_000_000; 10],
             peer: BTreeMap::from([("timeouts", 2), ("probes", 1), ("spurious", 1)]),
-            ..Seen::default()
+            ..Measured::default()
         };
         Series { traffic, gate_ms, rounds: (0..5).map(|_| Some(seen.clone())).collect() }
     }

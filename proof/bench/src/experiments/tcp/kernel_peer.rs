@@ -43,7 +43,7 @@ const SYSCTLS: [(&str, &str); 3] = [
     ("net/ipv4/tcp_notsent_lowat", "262144"),
     ("net/ipv4/tcp_no_metrics_save", "1"),
 ];
-/// Counters of a kernel about loss: name in [`Seen::peer`], name of the kernel.
+/// Counters of a kernel about loss: name in [`Measured::peer`], name of the kernel.
 const COUNTERS: [(&str, &str); 6] = [
     ("segments", "Tcp:OutSegs"),
     ("again", "Tcp:RetransSegs"),
@@ -63,7 +63,6 @@ pub(super) enum System {
 }
 
 impl System {
-    /// The system's name in results.
     pub fn name(self) -> &'static str {
         match self {
             System::Spillway => "spillway",
@@ -108,7 +107,6 @@ pub(super) enum Work {
     Answering,
 }
 
-/// A measurement to make.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Plan {
     pub system: System,
@@ -120,9 +118,8 @@ pub(super) struct Plan {
     pub length: Duration,
 }
 
-/// Results of a measurement.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct Measured {
     /// Throughput at the receiver within the measured time, in bytes a second.
     pub bytes_per_s: f64,
     /// Throughput in the second half of the measured time, in bytes a second.
@@ -135,27 +132,22 @@ pub(super) struct Seen {
     pub took_ns: Vec<u64>,
     /// Counters of the peer's kernel over the connection.
     pub peer: BTreeMap<&'static str, u64>,
-    /// Counters of the sending side.
     pub sender: Sender,
     /// Connections of the stack that were given up or reset, and malformed frames.
     pub trouble: u64,
-    /// Faults that the cable injected.
     pub faulted: Faulted,
     /// CPU time of the loop's thread as a share of its running time.
     pub loop_share: f64,
 }
 
-/// Counters of the sending side of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Sender {
-    /// Retransmission timeouts.
     pub timeouts: f64,
     /// Retransmitted data divided by data sent once: payload bytes for the stack, segments for a kernel.
     pub again_share: f64,
 }
 
-impl Seen {
-    /// Answers divided by the sum of their latencies.
+impl Measured {
     pub fn round_trips_per_s(&self) -> f64 {
         let seconds = self.took_ns.iter().sum::<u64>() as f64 / 1e9;
         self.took_ns.len() as f64 / seconds.max(f64::MIN_POSITIVE)
@@ -168,7 +160,6 @@ impl Seen {
     }
 }
 
-/// The kernels and their interfaces.
 pub(super) struct Site {
     /// The peer; one TAP interface leads to the stack, another one to the other kernel.
     peer: Host,
@@ -188,7 +179,6 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Creates hosts and interfaces. `name` names the laboratory.
     pub fn set(name: &str, setting: &Setting) -> Result<Site, Error> {
         let lab = Lab::new(name)?;
         let placement = setting.placement;
@@ -244,12 +234,11 @@ impl Site {
             ("window".into(), format!("at most {} KB, of the stack and of the kernels", GRANT_BYTES / 1024)),
             ("faults".into(), "in the loop, at the peer's TAP, by the same seeds; while a connection is made there are none".into()),
         ]);
-        machine.lab.extend(self.steady.words());
+        machine.lab.extend(self.steady.description());
         Ok(machine)
     }
 
-    /// Runs one measurement.
-    pub fn measure(&mut self, plan: &Plan) -> Result<Seen, Error> {
+    pub fn measure(&mut self, plan: &Plan) -> Result<Measured, Error> {
         stop::check()?;
         let before = self.counters(plan.system)?;
         let mut seen = match plan.system {
@@ -274,7 +263,7 @@ impl Site {
         Ok(seen)
     }
 
-    fn with_stack(&mut self, plan: &Plan) -> Result<Seen, Error> {
+    fn with_stack(&mut self, plan: &Plan) -> Result<Measured, Error> {
         let tap = self.to_stack.take().ok_or_else(lost)?;
         let role = match plan.work {
             Work::Sending => Role::Source(plan.length),
@@ -297,7 +286,7 @@ impl Site {
         Ok(seen)
     }
 
-    fn with_kernel(&mut self, plan: &Plan) -> Result<Seen, Error> {
+    fn with_kernel(&mut self, plan: &Plan) -> Result<Measured, Error> {
         let taps = self.to_other.take().ok_or_else(lost)?;
         let listener = self.other.enter(|| TcpListener::bind((System::Linux.address(), PORT)))?;
         let listener = listener.map_err(system("cannot listen at the other kernel"))?;
@@ -336,13 +325,13 @@ impl Site {
     }
 
     /// Runs the peer's program: connects, starts the faults, and does the peer's side of the work.
-    fn run_peer<T>(&self, plan: &Plan, running: &Running<T>) -> std::io::Result<Seen> {
+    fn run_peer<T>(&self, plan: &Plan, running: &Running<T>) -> std::io::Result<Measured> {
         let target = SocketAddr::from((plan.system.address(), PORT));
         let ran = self.peer.enter(|| {
             let stream = TcpStream::connect_timeout(&target, TIMEOUT)?;
             sockets::prepare(&stream, self.algorithm)?;
             running.begin_faults();
-            let mut seen = Seen::default();
+            let mut seen = Measured::default();
             match plan.work {
                 Work::Sending => {
                     let taken = sockets::take(&stream, plan.length)?;
@@ -366,14 +355,13 @@ impl Site {
         Ok([self.peer.tcp_counters()?, other])
     }
 
-    /// Removes interfaces and hosts.
     pub fn close(self) -> Result<(), Error> {
         drop((self.to_stack, self.to_other, self.steady));
         Ok(self.lab.close()?)
     }
 }
 
-impl Seen {
+impl Measured {
     /// Takes over the receiving end's counts, and compares its bytes with those sent, where they are known already.
     fn count(&mut self, stream: Stream, plan: &Plan) {
         self.wrong += stream.wrong;

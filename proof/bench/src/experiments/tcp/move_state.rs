@@ -21,7 +21,6 @@ use crate::results::{Check, Results, Row};
 use crate::stats::median;
 use crate::stop;
 
-/// Buffered data of each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Load {
     /// Bytes to send.
@@ -51,7 +50,6 @@ struct Times {
     emit: f64,
     parse: f64,
     import: f64,
-    /// Size of the serialised state.
     bytes: usize,
 }
 

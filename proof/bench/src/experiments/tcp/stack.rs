@@ -28,7 +28,6 @@ use echo::System;
 pub use counted::serve;
 pub(super) use ours::stack;
 
-/// The amount of measurement.
 #[derive(Clone, Debug)]
 struct Effort {
     rounds: usize,
@@ -43,7 +42,6 @@ const QUICK: Effort = Effort { rounds: 7, messages: 200_000, counted: 5_000 };
 
 /// Connections of the echo server: one, where smoltcp is at its best, and many.
 const ECHO_CONNECTIONS: [usize; 2] = [1, 1_000];
-/// Clients of the helper.
 const HELPER_CLIENTS: [usize; 2] = [200, 2_000];
 /// The paper's time for a message in ns, on a core with a network card (PostMan, Figure 10).
 const PAPER_NS: f64 = 1_040.0;

@@ -13,13 +13,13 @@ use spillway_xdp::FaultsOptions;
 use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::common::rounds::{Rounds, print_line, turns};
-use crate::experiments::tcp::kernel_peer::{Plan, Seen, Site, System, Work};
+use crate::experiments::tcp::kernel_peer::{Plan, Measured, Site, System, Work};
 use crate::results::Results;
 use crate::scene::Setting;
 
 /// Fault rates of the cable, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Weather {
+pub struct FaultRates {
     /// Suffix of ratio names.
     pub suffix: &'static str,
     /// Share of frames that are lost, independently of each other.
@@ -31,11 +31,11 @@ pub struct Weather {
 /// Most frames that overtake a delayed one.
 pub const REORDERED_BY: usize = 8;
 
-const WEATHERS: [Weather; 4] = [
-    Weather { suffix: "", loss: 0.0, reordering: 0.0 },
-    Weather { suffix: "_loss1", loss: 0.01, reordering: 0.0 },
-    Weather { suffix: "_loss3", loss: 0.03, reordering: 0.0 },
-    Weather { suffix: "_reordering", loss: 0.0, reordering: 0.05 },
+const FAULT_RATES: [FaultRates; 4] = [
+    FaultRates { suffix: "", loss: 0.0, reordering: 0.0 },
+    FaultRates { suffix: "_loss1", loss: 0.01, reordering: 0.0 },
+    FaultRates { suffix: "_loss3", loss: 0.03, reordering: 0.0 },
+    FaultRates { suffix: "_reordering", loss: 0.0, reordering: 0.05 },
 ];
 
 /// The amount of measurement.
@@ -44,7 +44,7 @@ pub struct Effort {
     /// Number of rounds.
     pub rounds: usize,
     /// Fault rates; each is measured.
-    pub weathers: Vec<Weather>,
+    pub fault_rates: Vec<FaultRates>,
     /// Length of each measurement of throughput.
     pub bulk: Duration,
     /// Length of each measurement of round trips.
@@ -56,7 +56,7 @@ impl Effort {
     pub fn full() -> Effort {
         Effort {
             rounds: 11,
-            weathers: WEATHERS.to_vec(),
+            fault_rates: FAULT_RATES.to_vec(),
             bulk: Duration::from_secs(3),
             messages: Duration::from_secs(2),
         }
@@ -73,13 +73,12 @@ impl Effort {
     }
 }
 
-/// All rounds of one system with one kind of work and one fault rate.
 #[derive(Clone, Debug)]
 struct Series {
     system: System,
     work: Work,
-    weather: Weather,
-    rounds: Rounds<Seen>,
+    rates: FaultRates,
+    rounds: Rounds<Measured>,
 }
 
 /// Runs the experiment.
@@ -94,9 +93,9 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let machine = site.machine()?;
     let mut all = series(effort);
     let course = turns(effort.rounds, all.len()).try_for_each(|(round, at)| {
-        let Series { system, work, weather, .. } = all[at];
+        let Series { system, work, rates, .. } = all[at];
         let plan =
-            Plan { system, work, faults: weather.faults(round), gate: None, length: effort.length(work) };
+            Plan { system, work, faults: rates.faults(round), gate: None, length: effort.length(work) };
         let seen = site.measure(&plan)?;
         print_round(out, round, &all[at], &seen);
         all[at].rounds.take((seen, None));
@@ -104,17 +103,17 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     });
     let course = course.and_then(|()| site.close());
     let mut results = Results::new("tcp-interop", machine);
-    findings::state(&all, &mut results);
+    findings::add_results(&all, &mut results);
     Ok(results.after(course))
 }
 
 /// All series. The two systems of a pair are adjacent, so that they are measured one after the other.
 fn series(effort: &Effort) -> Vec<Series> {
     let mut all = Vec::new();
-    for &weather in &effort.weathers {
+    for &rates in &effort.fault_rates {
         for work in [Work::Sending, Work::Receiving, Work::Answering] {
             for system in [System::Spillway, System::Linux] {
-                all.push(Series { system, work, weather, rounds: Rounds::default() });
+                all.push(Series { system, work, rates, rounds: Rounds::default() });
             }
         }
     }
@@ -127,7 +126,7 @@ impl Effort {
     }
 }
 
-impl Weather {
+impl FaultRates {
     fn faults(&self, round: usize) -> FaultsOptions {
         FaultsOptions {
             seed: round as u64 + 1,
@@ -138,7 +137,7 @@ impl Weather {
         }
     }
 
-    fn words(&self) -> String {
+    fn description(&self) -> String {
         match (self.loss > 0.0, self.reordering > 0.0) {
             (false, false) => "clean".into(),
             (false, true) => format!("{} % out of order", 100.0 * self.reordering),
@@ -147,8 +146,8 @@ impl Weather {
     }
 }
 
-fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
-    let Series { system, work, weather, .. } = series;
+fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Measured) {
+    let Series { system, work, rates, .. } = series;
     let what = match work {
         Work::Answering => {
             format!("{} answers, p50 {:.1} µs", seen.took_ns.len(), seen.quantile_us(0.5).unwrap_or(f64::NAN))
@@ -161,7 +160,7 @@ fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) 
             "round {}: {} {work:?}, {}: {what}; {:.2} % sent again, {} timeouts; loop {:.0} % of a core",
             round + 1,
             system.name(),
-            weather.words(),
+            rates.description(),
             100.0 * seen.sender.again_share,
             seen.sender.timeouts,
             100.0 * seen.loop_share

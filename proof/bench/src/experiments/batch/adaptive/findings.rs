@@ -1,9 +1,8 @@
 //! Figures of each step, the best policy, and its ratios to the reference policy.
 
-use super::{Effort, FIRST_SEED, Seen, Series};
+use super::{Effort, FIRST_SEED, Measurement, Series};
 use crate::results::{Ratio, Results, Row, few, left_out};
 
-/// A comparison needs this many rounds.
 const ROUNDS_MIN: usize = 5;
 /// A round counts if this many of ten steps are valid for both policies.
 const STEPS_OF_TEN_MIN: usize = 7;
@@ -17,8 +16,8 @@ struct Comparison {
 
 impl Comparison {
     /// `None` if both rounds have too few valid steps in common.
-    fn of(ours: &[Result<Seen, String>], theirs: &[Result<Seen, String>]) -> Option<Comparison> {
-        let both: Vec<(&Seen, &Seen)> = ours
+    fn of(ours: &[Result<Measurement, String>], theirs: &[Result<Measurement, String>]) -> Option<Comparison> {
+        let both: Vec<(&Measurement, &Measurement)> = ours
             .iter()
             .zip(theirs)
             .filter_map(|(ours, theirs)| ours.as_ref().ok().zip(theirs.as_ref().ok()))
@@ -27,7 +26,7 @@ impl Comparison {
             return None;
         }
         let mean =
-            |of: fn(&Seen) -> f64| geometric_mean(both.iter().map(|(ours, theirs)| of(ours) / of(theirs)));
+            |of: fn(&Measurement) -> f64| geometric_mean(both.iter().map(|(ours, theirs)| of(ours) / of(theirs)));
         Some(Comparison { p99: mean(|seen| seen.p99_us), server_cpu: mean(|seen| seen.server_us) })
     }
 
@@ -49,13 +48,12 @@ fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
     (sum / f64::from(count.max(1))).exp()
 }
 
-/// Compares each round with the same round of the reference policy.
 fn judge(ours: &Series, reference: &Series) -> Vec<Option<Comparison>> {
     ours.rounds.iter().zip(&reference.rounds).map(|(ours, theirs)| Comparison::of(ours, theirs)).collect()
 }
 
 /// Adds all rows and ratios to the results. The first series is the reference policy.
-pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
+pub(super) fn add_results(series: &[Series], effort: &Effort, results: &mut Results) {
     series.iter().for_each(|series| rows(series, effort, results));
     let Some((reference, others)) = series.split_first() else { return };
     let judged: Vec<(&Series, Vec<Option<Comparison>>)> =
@@ -108,11 +106,11 @@ fn ratios(name: &str, rounds: &[Option<Comparison>], words: &str, results: &mut 
 
 fn rows(series: &Series, effort: &Effort, results: &mut Results) {
     for (at, &rate) in effort.rates.iter().enumerate() {
-        let steps: Vec<&Result<Seen, String>> =
+        let steps: Vec<&Result<Measurement, String>> =
             series.rounds.iter().filter_map(|round| round.get(at)).collect();
         let spoilt: Vec<String> = steps.iter().filter_map(|step| step.as_ref().err().cloned()).collect();
         let note = left_out(&spoilt, steps.len());
-        let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>| {
+        let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Measurement) -> Option<f64>| {
             let values: Vec<f64> = steps.iter().filter_map(|step| value(step.as_ref().ok()?)).collect();
             let row = Row::new(series.policy, metric, unit, &values);
             results.rows.push(row.param("step", at + 1).param("offered_per_s", rate).note(&note));
@@ -136,14 +134,14 @@ mod tests {
 
     fn series(policy: &'static str, rounds: &[(f64, f64)]) -> Series {
         let step = |&(p99_us, server_us): &(f64, f64)| {
-            Ok(Seen { p99_us, server_us, messages_per_batch: 2.0, ..Seen::default() })
+            Ok(Measurement { p99_us, server_us, messages_per_batch: 2.0, ..Measurement::default() })
         };
         Series { policy, rounds: rounds.iter().map(|round| vec![step(round); 7]).collect() }
     }
 
     fn stated(series: &[Series]) -> Results {
         let mut results = Results::new("adaptive", Machine::default());
-        state(series, &Effort::full(), &mut results);
+        add_results(series, &Effort::full(), &mut results);
         results
     }
 

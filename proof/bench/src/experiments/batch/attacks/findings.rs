@@ -2,9 +2,8 @@
 
 use crate::results::{Check, Ratio, Results, Row, few, left_out};
 
-use super::{MAX_MEMORY_MIB, Round, Seen, PATHS};
+use super::{MAX_MEMORY_MIB, Round, AttackResult, PATHS};
 
-/// A ratio needs this many rounds.
 const ROUNDS_MIN: usize = 5;
 /// Memory of a helper that `max_memory` does not count, in MiB.
 const RSS_ALLOWANCE_MIB: f64 = 32.0;
@@ -20,12 +19,11 @@ fn ratio(round: &Round) -> Option<f64> {
 }
 
 /// The helper's peak memory less the allowance, divided by its limit.
-fn rss_over_max_memory(seen: &Seen) -> f64 {
+fn rss_over_max_memory(seen: &AttackResult) -> f64 {
     ((seen.helper_rss_mib - RSS_ALLOWANCE_MIB) / MAX_MEMORY_MIB as f64).max(0.0)
 }
 
-/// One line for the terminal.
-pub(super) fn summary(seen: &Seen) -> String {
+pub(super) fn summary(seen: &AttackResult) -> String {
     let good = seen.rounds.iter().filter(|round| round.spoilt.is_none());
     let ratios: Vec<f64> = good.filter_map(ratio).collect();
     let ratio = crate::stats::median(&ratios)
@@ -38,10 +36,10 @@ pub(super) fn summary(seen: &Seen) -> String {
     )
 }
 
-pub(super) fn state(all: &[Seen], results: &mut Results) {
+pub(super) fn add_results(all: &[AttackResult], results: &mut Results) {
     let (mut failed, mut requests, mut first) = (0, 0, String::new());
     for seen in all {
-        state_one(seen, results);
+        add_attack(seen, results);
         failed += seen.failed;
         requests += seen.requests;
         if first.is_empty()
@@ -58,7 +56,7 @@ pub(super) fn state(all: &[Seen], results: &mut Results) {
     results.checks.push(Check::new("failed_requests", failed == 0, detail));
 }
 
-fn state_one(seen: &Seen, results: &mut Results) {
+fn add_attack(seen: &AttackResult, results: &mut Results) {
     let id = seen.attack.id;
     let good: Vec<&Round> = seen.rounds.iter().filter(|round| round.spoilt.is_none()).collect();
     let spoilt: Vec<String> = seen.rounds.iter().filter_map(|round| round.spoilt.clone()).collect();
@@ -108,8 +106,8 @@ mod tests {
     use crate::experiments::batch::attacks::ATTACKS;
     use crate::machine::Machine;
 
-    fn seen(rounds: Vec<Round>) -> Seen {
-        Seen { rounds, requests: 9_000, helper_rss_mib: 96.0, server_grown_mib: 3.0, ..Seen::new(ATTACKS[2]) }
+    fn seen(rounds: Vec<Round>) -> AttackResult {
+        AttackResult { rounds, requests: 9_000, helper_rss_mib: 96.0, server_grown_mib: 3.0, ..AttackResult::new(ATTACKS[2]) }
     }
 
     fn round(attacked_us: [Option<f64>; 3]) -> Round {
@@ -128,7 +126,7 @@ mod tests {
         let mut results = Results::new("attacks", Machine::default());
         let mut rounds = vec![calm; 5];
         rounds.push(Round { spoilt: Some("a stall".into()), ..round([None; 3]) });
-        state(&[seen(rounds)], &mut results);
+        add_results(&[seen(rounds)], &mut results);
         assert!(results.passed(), "{:?}", results.checks);
         let ratio = &results.ratios[0];
         assert_eq!((ratio.name.as_str(), ratio.median), ("p99_under_attack_over_quiet_D4", Some(1.5)));
@@ -140,15 +138,15 @@ mod tests {
     #[test]
     fn failures_missing_links_and_ended_programs_fail_the_run() {
         let calm = || vec![round([Some(500.0), Some(300.0), Some(600.0)]); 5];
-        let failed = |seen: Seen| {
+        let failed = |seen: AttackResult| {
             let mut results = Results::new("attacks", Machine::default());
-            state(&[seen], &mut results);
+            add_results(&[seen], &mut results);
             let failed = results.checks.into_iter().filter(|check| !check.ok);
             failed.map(|check| check.name).collect::<Vec<_>>()
         };
         assert_eq!(failed(seen(calm())), Vec::<String>::new());
-        assert_eq!(failed(Seen { failed: 1, ..seen(calm()) }), ["failed_requests"]);
-        assert_eq!(failed(Seen { ended: Some("the helper ended".into()), ..seen(calm()) }), ["alive_D4"]);
+        assert_eq!(failed(AttackResult { failed: 1, ..seen(calm()) }), ["failed_requests"]);
+        assert_eq!(failed(AttackResult { ended: Some("the helper ended".into()), ..seen(calm()) }), ["alive_D4"]);
         let mut rounds = calm();
         rounds[3].link_ms = None;
         assert_eq!(failed(seen(rounds)), ["linked_D4"]);

@@ -13,22 +13,18 @@ use crate::error::Error;
 
 use super::PATHS;
 
-/// Pause between two rounds of new connections.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Limit for connecting, and for the reply.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// A request for a missing key, and memcached's reply.
 const REQUEST: &[u8] = b"get nobody-sets-this\r\n";
 const REPLY: &[u8] = b"END\r\n";
-/// Failures that are kept as text.
 const TROUBLES_MAX: usize = 3;
 
-/// Counts of new connections.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Attempts {
     pub total: u64,
     pub failed: u64,
-    /// The first failures.
     pub troubles: Vec<String>,
 }
 
@@ -39,7 +35,6 @@ pub(super) struct NewConnections {
 }
 
 impl NewConnections {
-    /// Starts the thread on a host.
     pub fn start(host: &Host, targets: [SocketAddr; 3]) -> Result<NewConnections, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let stop_flag = Arc::clone(&stop);
@@ -47,7 +42,6 @@ impl NewConnections {
         Ok(NewConnections { stop, thread: Some(thread) })
     }
 
-    /// Stops the thread and returns its counts.
     pub fn finish(mut self) -> Result<Attempts, Error> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().ok_or_else(|| Error::process("newcomers have ended", ""))?;

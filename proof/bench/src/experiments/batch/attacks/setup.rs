@@ -25,25 +25,20 @@ use crate::stop;
 
 use super::new_connections::NewConnections;
 use super::{
-    Attack, CONNECTIONS, Effort, MAX_MEMORY_MIB, Method, PATHS, RATE_PER_S, Round, Seen, Stderr, Target,
+    Attack, CONNECTIONS, Effort, MAX_MEMORY_MIB, Method, PATHS, RATE_PER_S, Round, AttackResult, Stderr, Target,
 };
 
-/// Limit for starting all programs.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// Size of the value that slow readers request.
 const LARGE_BYTES: usize = 1_000_000;
 /// A new helper without a link after this time counts as not linked.
 const LINK_WITHIN: Duration = Duration::from_secs(30);
-/// Pause after each command that makes the programs log a line.
 const LOG_PAUSE: Duration = Duration::from_millis(200);
 /// Timeout of a command that makes a program log a line.
 const COMMAND_WITHIN: Duration = Duration::from_secs(2);
 /// Batch delay of the helper that each round starts.
 const MAX_DELAY: Duration = Duration::from_micros(200);
-/// Failures that are kept as text.
 const TROUBLES_MAX: usize = 5;
 
-/// All programs of an attack except the attacker.
 pub(super) struct Setup<'a> {
     stage: &'a Stage,
     attackers: &'a Host,
@@ -56,7 +51,6 @@ pub(super) struct Setup<'a> {
     helper_link: SocketAddr,
     sidecar: Process,
     sidecar_plain: SocketAddr,
-    /// Admin sockets of helper and sidecar.
     sockets: [PathBuf; 2],
     server_rss_before: f64,
 }
@@ -147,9 +141,9 @@ impl<'a> Setup<'a> {
         Ok(())
     }
 
-    /// Runs all rounds. A failure ends the attack and is stated in [`Seen::ended`].
-    pub fn run(mut self, effort: &Effort, out: &mut dyn Write) -> Seen {
-        let mut seen = Seen::new(self.attack);
+    /// Runs all rounds. A failure ends the attack and is stated in [`AttackResult::ended`].
+    pub fn run(mut self, effort: &Effort, out: &mut dyn Write) -> AttackResult {
+        let mut seen = AttackResult::new(self.attack);
         if let Err(error) = self.rounds(effort, &mut seen, out) {
             seen.ended = Some(stop::reason(&error));
         }
@@ -166,7 +160,7 @@ impl<'a> Setup<'a> {
         seen
     }
 
-    fn rounds(&mut self, effort: &Effort, seen: &mut Seen, out: &mut dyn Write) -> Result<(), Error> {
+    fn rounds(&mut self, effort: &Effort, seen: &mut AttackResult, out: &mut dyn Write) -> Result<(), Error> {
         let traffic = Traffic::default();
         let mut sessions = Vec::new();
         for target in self.targets() {
@@ -215,7 +209,7 @@ impl<'a> Setup<'a> {
         path: usize,
         session: Session<'_>,
         windows: &[(Window, Window)],
-        seen: &mut Seen,
+        seen: &mut AttackResult,
     ) -> Result<(), Error> {
         let report = session.report()?;
         let all = Span::of(&report.bins, 0, u64::MAX);
@@ -346,7 +340,6 @@ fn configuration(
     )
 }
 
-/// Stores the value that slow readers request.
 fn set_large(stage: &Stage, server: SocketAddr) -> Result<(), Error> {
     let set = || -> std::io::Result<()> {
         let mut stream = TcpStream::connect(server)?;

@@ -11,8 +11,7 @@ use crate::scenario::Relieved;
 use crate::scene::System;
 use crate::stats::{median, paired_ratios};
 
-/// Adds all rows, ratios and checks to the results.
-pub(super) fn state(measured: &Measured, options: &Options, results: &mut Results) {
+pub(super) fn add_results(measured: &Measured, options: &Options, results: &mut Results) {
     for series in &measured.series {
         goodput_rows(series, results);
     }
@@ -199,7 +198,6 @@ fn rival_ratios(measured: &Measured, results: &mut Results) {
     }
 }
 
-/// Adds data migration, and helped runs under the same burst.
 fn migration_rows(measured: &Measured, results: &mut Results) {
     if measured.migrations.is_empty() {
         return;
@@ -239,7 +237,6 @@ fn migration_rows(measured: &Measured, results: &mut Results) {
     }
 }
 
-/// Adds move times, relief times and costs of the bursts.
 fn relief_rows(measured: &Measured, options: &Options, results: &mut Results) {
     let quota = measured.calibration.quota.or(options.setting.quota);
     let (good, spoilt): (Vec<&Relieved>, Vec<&Relieved>) =
@@ -322,7 +319,6 @@ fn relief_rows(measured: &Measured, options: &Options, results: &mut Results) {
     }
 }
 
-/// Median saturated throughput of the helped server, in replies a second.
 fn helped_throughput(measured: &Measured) -> Option<f64> {
     let rounds = measured.series.iter().flat_map(|series| series.rounds.iter().flatten());
     let saturated: Vec<f64> =
@@ -386,7 +382,7 @@ mod tests {
             only: Vec::new(),
             setting: Setting::new(Programs::in_directory(Path::new(""))),
         };
-        state(measured, &options, &mut results);
+        add_results(measured, &options, &mut results);
         results
     }
 

@@ -11,7 +11,7 @@ use spillway_load::Report;
 
 use super::{Course, RAMP_S, ROUNDS, Series, spoilt};
 use crate::error::Error;
-use crate::generator::{Clients, Generators, Order, TOLD_AFTER};
+use crate::generator::{Clients, Generators, Order, BIN_REPORT_DELAY};
 use crate::measure::{Snapshot, Used, stopped};
 use crate::relief::{self, Span};
 use crate::scenario::{self, Plan};
@@ -24,14 +24,12 @@ pub(super) const COPIED_BYTES: u64 = 40_000_000;
 /// The burst of this comparison, as a multiple of the direct capacity. The half of it that remains after a migration must be
 /// below the capacity, or migration could not help.
 pub(super) const BURST_TIMES: f64 = 1.6;
-/// Runs with migration, and runs with a helper.
 const RUNS: usize = 3;
 const LIGHT_MS: u64 = 2_000;
 /// From the start of the burst to the decision.
 const OVERLOAD_MS: u64 = 3_000;
 /// Least time measured after the decision.
 const AFTER_MS: u64 = 6_000;
-/// Timeout of a copy.
 const COPY_WITHIN: Duration = Duration::from_secs(60);
 /// Clients of the probe, and their requests a second.
 const PROBE: (u32, f64) = (20, 100.0);
@@ -39,9 +37,7 @@ const PROBE: (u32, f64) = (20, 100.0);
 /// A burst that ended by data migration, or by a helper.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Migration {
-    /// Relieved by a helper instead.
     pub helped: bool,
-    /// Duration of the copy, in ms.
     pub copy_ms: Option<f64>,
     /// From the decision until the SLA was kept, in ms.
     pub relief_ms: Option<u64>,
@@ -78,7 +74,6 @@ impl Probe {
 }
 
 impl Course<'_> {
-    /// Measures all alternatives.
     pub(super) fn rivals(&mut self, scene: &mut Scene) -> Result<(), Error> {
         if self.quick {
             self.measured.left_out.push("nutcracker, iso-CPU and data migration (--quick)".into());
@@ -168,7 +163,7 @@ impl Course<'_> {
         let end_ms = copied_at_ms.max(decision_ms) + AFTER_MS;
         staying.sleep_until_ms(end_ms);
         let spoilt = stalls(scene, &begun)?;
-        std::thread::sleep(TOLD_AFTER);
+        std::thread::sleep(BIN_REPORT_DELAY);
         let report = staying.finish()?;
         self.measured.tally.add_report(&report);
         Ok(Migration {

@@ -12,7 +12,7 @@ use spillway_load::config::Speech;
 use crate::error::Error;
 use crate::experiments::common::rounds::{print_line, turns};
 use crate::experiments::common::saturation::few;
-use crate::generator::{Clients, Order, Traffic, Ways};
+use crate::generator::{Clients, Order, Traffic, Routes};
 use crate::goodput::Tally;
 use crate::measure::{disturbed, stopped};
 use crate::results::{Results, Row, left_out};
@@ -21,7 +21,6 @@ use crate::stage::{Echo, Helper, Middles, Stage};
 
 use super::{Effort, HELPERS};
 
-/// Limit for the arrival of all clients.
 const ARRIVE_WITHIN: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Requests a second of each client: enough to use its connection, and too few to load a host.
@@ -34,10 +33,8 @@ pub(super) struct Spread {
     seen: Vec<Arrival>,
 }
 
-/// One arrival.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Arrival {
-    /// Clients of each helper.
     connections: Vec<u64>,
     /// Clients that stayed at the server.
     direct: u64,
@@ -56,7 +53,6 @@ impl Arrival {
     }
 }
 
-/// Measures all arrivals.
 pub(super) fn run(
     setting: &Setting,
     effort: &Effort,
@@ -93,7 +89,7 @@ impl Arrivals<'_> {
         let count = self.effort.clients;
         let traffic = Traffic { speech: Speech::Echo, ..Traffic::default() };
         let helpers: Vec<SocketAddr> = self.helpers.iter().map(|helper| helper.address).collect();
-        let ways = Ways {
+        let routes = Routes {
             helpers,
             standby: false,
             link: Some(self.echo.link),
@@ -103,7 +99,7 @@ impl Arrivals<'_> {
         let plain = self.stage.clients(self.echo.plain, &traffic, count);
         // A long SLA: clients move by the order only, never because replies are late.
         let sla = Duration::from_secs(1);
-        let clients = Clients { sessions: Some(ways), asked: Some(asked), sla, ..plain };
+        let clients = Clients { sessions: Some(routes), asked: Some(asked), sla, ..plain };
         let mut session = self.stage.session_of(&clients, &traffic)?;
         let generators = session.generators();
         generators.order(&Order::Rate(RATE_EACH_PER_S * f64::from(count)))?;
@@ -132,8 +128,7 @@ impl Arrivals<'_> {
     }
 }
 
-/// Adds one row for each figure of each series.
-pub(super) fn state(spreads: &[Spread], effort: &Effort, results: &mut Results) {
+pub(super) fn add_results(spreads: &[Spread], effort: &Effort, results: &mut Results) {
     for spread in spreads {
         let reasons: Vec<String> = spread.seen.iter().filter_map(|arrival| arrival.spoilt.clone()).collect();
         let spoilt = left_out(&reasons, spread.seen.len());
@@ -189,7 +184,7 @@ mod tests {
         seen[0].spoilt = Some("a stall".into());
         let spread = Spread { asked: 2, seen };
         let mut results = Results::new("helpers", Machine::default());
-        state(&[spread], &Effort::full(), &mut results);
+        add_results(&[spread], &Effort::full(), &mut results);
         let row = |metric: &str| results.rows.iter().find(|row| row.metric == metric).unwrap();
         let load = row("max_over_mean_load");
         assert_eq!((load.median, load.max, load.valid), (Some(1.125), Some(1.2), true));

@@ -6,11 +6,9 @@ use crate::measure::Step;
 use crate::results::{Ratio, Results, Row, few, left_out};
 use crate::stats::paired_ratios;
 
-/// A derived figure needs this many rounds.
 const ROUNDS_MIN: usize = 3;
 
-/// Adds all rows and ratios to the results.
-pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
+pub(super) fn add_results(series: &[Series], effort: &Effort, results: &mut Results) {
     series.iter().for_each(|series| rows(series, effort, results));
     for helped in series.iter().filter(|series| series.helpers > 0) {
         let same = |direct: &&Series| direct.helpers == 0 && direct.operation == helped.operation;
@@ -22,12 +20,10 @@ pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
 }
 
 impl Series {
-    /// The points of all rounds at `rates[at]`.
     fn points(&self, at: usize) -> impl Iterator<Item = &Point> {
         self.rounds.iter().filter_map(move |curve| curve.get(at).map(|(point, _)| point))
     }
 
-    /// The p99 of each round at `rates[at]`, in µs.
     fn p99(&self, at: usize) -> Vec<Option<f64>> {
         let p99 = |point: &Point| if let Point::P99(us) = point { Some(*us as f64) } else { None };
         self.points(at).map(p99).collect()
@@ -156,7 +152,7 @@ mod tests {
 
     fn stated(series: &[Series]) -> Results {
         let mut results = Results::new("load-latency", Machine::default());
-        state(series, &effort(), &mut results);
+        add_results(series, &effort(), &mut results);
         results
     }
 

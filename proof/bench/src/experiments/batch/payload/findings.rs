@@ -1,13 +1,12 @@
 //! Throughput and crossings as rows and ratios.
 
-use super::{Effort, Seen, Series, Path};
+use super::{Effort, Measurement, Series, Path};
 use crate::experiments::common::curves::{Crossing, crossing};
 use crate::experiments::common::saturation::{few, limit_note};
 use crate::results::{Ratio, Results, Row};
 use crate::stats::paired_ratios;
 
-/// Adds all rows and ratios to the results.
-pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
+pub(super) fn add_results(series: &[Series], effort: &Effort, results: &mut Results) {
     series.iter().for_each(|series| rows(series, results));
     for &quota in &effort.quotas_percent {
         let find = |path: Path, payload: usize| {
@@ -26,7 +25,7 @@ pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
         }
         results.rows.push(crossing_row("crossing_bytes", quota, &pairs, effort, |seen| seen.messages_per_s));
         // The crossing of costs is valid even if the server was not the limit.
-        let messages_per_cpu_us = |seen: &Seen| 1.0 / seen.server_us;
+        let messages_per_cpu_us = |seen: &Measurement| 1.0 / seen.server_us;
         results.rows.push(crossing_row("crossing_cpu_bytes", quota, &pairs, effort, messages_per_cpu_us));
     }
 }
@@ -34,13 +33,13 @@ pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
 fn rows(series: &Series, results: &mut Results) {
     let note = limit_note(series.rounds.good().filter_map(|seen| seen.limit.as_deref()));
     let spoilt = series.rounds.left_out();
-    let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Seen) -> Option<f64>| {
+    let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Measurement) -> Option<f64>| {
         let values: Vec<f64> = series.rounds.good().filter_map(value).collect();
         let row = Row::new(series.path.name(), metric, unit, &values).param("payload_bytes", series.payload);
         results.rows.push(row.param("quota_percent", series.quota_percent).note(note).note(&spoilt));
     };
     row("messages_per_s", "1/s", &note, &|seen| Some(seen.messages_per_s));
-    let megabytes = |seen: &Seen| seen.messages_per_s * series.payload as f64 / 1e6;
+    let megabytes = |seen: &Measurement| seen.messages_per_s * series.payload as f64 / 1e6;
     row("goodput_mb_per_s", "MB/s", "payload, one way", &|seen| Some(megabytes(seen)));
     row("server_cpu_us_per_message", "µs", "", &|seen| Some(seen.server_us));
     row("quota_used", "%", "", &|seen| Some(100.0 * seen.quota_share));
@@ -55,7 +54,7 @@ fn crossing_row(
     quota: f64,
     pairs: &[(&Series, &Series)],
     effort: &Effort,
-    value: impl Fn(&Seen) -> f64,
+    value: impl Fn(&Measurement) -> f64,
 ) -> Row {
     let crossings: Vec<Crossing> = (0..effort.rounds)
         .filter_map(|round| {
@@ -86,7 +85,7 @@ mod tests {
     use crate::machine::Machine;
 
     fn series(path: Path, payload: usize, messages_per_s: f64, server_us: f64) -> Series {
-        let seen = Seen { messages_per_s, server_us, ..Seen::default() };
+        let seen = Measurement { messages_per_s, server_us, ..Measurement::default() };
         Series { path, payload, quota_percent: 5.0, rounds: vec![Some(seen); 5].into_iter().collect() }
     }
 
@@ -95,7 +94,7 @@ mod tests {
         payloads.dedup();
         let effort = Effort { payloads, quotas_percent: vec![5.0], ..Effort::full() };
         let mut results = Results::new("payload", Machine::default());
-        state(series, &effort, &mut results);
+        add_results(series, &effort, &mut results);
         results
     }
 

@@ -10,7 +10,6 @@ use crate::stats::{median, paired_ratios};
 /// A ratio that differs from 1 by a few percent needs this many pairs.
 const PAIRS_MIN: usize = 15;
 
-/// Note for the shim's ratio on plain connections.
 const SHIM_EXPECTED: &str = "expected ≤ 1.05 (upper95); PostMan's library up to 1.5";
 
 /// Notes for the ratios of batches: server, batch size, text.
@@ -24,8 +23,7 @@ const EXPECTED: [(Speech, u16, &str); 4] = [
 /// Notes for the ratios of encrypted links: batch size, text.
 const ENCRYPTED_EXPECTED: [(u16, &str); 2] = [(20, "expected ≤ 1.10"), (200, "expected ≤ 1.05")];
 
-/// Adds all rows and ratios to the results.
-pub(super) fn state(measured: &mut Measured, effort: &Effort, results: &mut Results) {
+pub(super) fn add_results(measured: &mut Measured, effort: &Effort, results: &mut Results) {
     for series in &measured.series {
         series_rows(series, results);
     }
@@ -75,7 +73,6 @@ fn series_rows(series: &Series, results: &mut Results) {
     }
 }
 
-/// Adds costs and latencies at one offered rate.
 fn offered_rows(offered: &Offered, results: &mut Results) {
     let runs = offered.direct.len() + offered.helped.len();
     let spoilt = left_out(&offered.spoilt, runs);
@@ -212,7 +209,7 @@ mod tests {
         let mut measured =
             Measured { series, idle: vec![idle], tally: Tally::default(), driven: 5, ..Measured::default() };
         let mut results = Results::new("server-cost", Machine::default());
-        state(&mut measured, &Effort::full(), &mut results);
+        add_results(&mut measured, &Effort::full(), &mut results);
         results
     }
 

@@ -1,9 +1,8 @@
 //! Results of `activation` as rows.
 
-use super::{Course, Effort, Known, Policy, Seen};
+use super::{Course, Effort, Known, Policy, RunResult};
 use crate::results::{Results, Row, few, left_out};
 
-/// A figure needs this many runs.
 const ROUNDS_MIN: usize = 3;
 /// Name of the decision to move all sessions of a group; only the canaries have moved before.
 pub(super) const ALL_MOVE: &str = "rest_moves";
@@ -16,9 +15,8 @@ const RELIEVED: &str = "from the burst until three seconds in a row have a p99 w
 const FLOOR: &str = "the least time in which the backlog can drain that gathered until most processes had told all of \
                      their sessions to move";
 
-/// Adds all rows to the results.
-pub(super) fn state(
-    series: &[(Course, Policy, Vec<Seen>)],
+pub(super) fn add_results(
+    series: &[(Course, Policy, Vec<RunResult>)],
     known: &Known,
     effort: &Effort,
     results: &mut Results,
@@ -35,8 +33,8 @@ pub(super) fn state(
     }
 }
 
-fn rows(course: Course, policy: Policy, seen: &[Seen], effort: &Effort, results: &mut Results) {
-    let good: Vec<&Seen> = seen.iter().filter(|seen| seen.spoilt.is_none()).collect();
+fn rows(course: Course, policy: Policy, seen: &[RunResult], effort: &Effort, results: &mut Results) {
+    let good: Vec<&RunResult> = seen.iter().filter(|seen| seen.spoilt.is_none()).collect();
     let reasons: Vec<String> = seen.iter().filter_map(|seen| seen.spoilt.clone()).collect();
     let spoilt = left_out(&reasons, seen.len());
     let few = few(good.len(), "runs", ROUNDS_MIN);
@@ -44,7 +42,7 @@ fn rows(course: Course, policy: Policy, seen: &[Seen], effort: &Effort, results:
         Course::Swing => ("swing", effort.swing.as_secs()),
         Course::Burst => ("burst", effort.burst.as_secs()),
     };
-    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>, note: &str| {
+    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&RunResult) -> Option<f64>, note: &str| {
         let values: Vec<f64> = good.iter().filter_map(|seen| value(seen)).collect();
         let missing = good.len() - values.len();
         let missing = (missing > 0).then(|| format!("{missing} of {} runs have none", good.len()));
@@ -85,7 +83,7 @@ fn rows(course: Course, policy: Policy, seen: &[Seen], effort: &Effort, results:
             "to the decision by which half of the processes move whole",
         );
         row("drain_floor_ms", "ms", &|seen| seen.floor_ms, FLOOR);
-        let over_floor = |seen: &Seen| Some(seen.over_sla_ms as f64 - seen.floor_ms?);
+        let over_floor = |seen: &RunResult| Some(seen.over_sla_ms as f64 - seen.floor_ms?);
         row("time_over_sla_beyond_floor_ms", "ms", &over_floor, "expected ≤ 1,000");
     }
 }
@@ -124,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_burst_is_late_until_it_is_relieved() {
-        let seen = Seen::of(&report(), (5_000, 10_000), Course::Burst, &KNOWN);
+        let seen = RunResult::of(&report(), (5_000, 10_000), Course::Burst, &KNOWN);
         assert_eq!((seen.over_sla_ms, seen.switches_per_client), (600, 1.0));
         assert_eq!((seen.decided_ms, seen.all_moving_ms), (Some(400), Some(400)));
         assert_eq!((seen.late_spans.as_str(), seen.relieved_ms), ("0.0–0.6", Some(600)));
@@ -132,7 +130,7 @@ mod tests {
         // A backlog of 4,000/s for 0.4 s drains at 8,000/s.
         assert_eq!(seen.floor_ms, Some(200.0));
         let within = Known { direct_per_s: 12_000.0, ..KNOWN };
-        let seen = Seen::of(&report(), (5_000, 10_000), Course::Burst, &within);
+        let seen = RunResult::of(&report(), (5_000, 10_000), Course::Burst, &within);
         assert_eq!(seen.floor_ms, Some(0.0), "the direct server can serve the burst: no backlog");
         assert_eq!(decided_after("12.5 s: group 0: word: x", 12_000), Some((500, "word")));
         assert_eq!(decided_after("12.5 s: group 0: word: x", 13_000), None);
@@ -141,11 +139,11 @@ mod tests {
 
     #[test]
     fn rows_contain_valid_runs_and_note_missing_figures() {
-        let good = Seen { over_sla_ms: 600, floor_ms: Some(200.0), ..Seen::default() };
-        let spoilt = Seen { spoilt: Some("a stall".into()), over_sla_ms: 9_000, ..Seen::default() };
+        let good = RunResult { over_sla_ms: 600, floor_ms: Some(200.0), ..RunResult::default() };
+        let spoilt = RunResult { spoilt: Some("a stall".into()), over_sla_ms: 9_000, ..RunResult::default() };
         let series = [(Course::Burst, Policy::Decides, vec![good.clone(), good.clone(), good, spoilt])];
         let mut results = Results::new("activation", Machine::default());
-        state(&series, &KNOWN, &Effort::full(), &mut results);
+        add_results(&series, &KNOWN, &Effort::full(), &mut results);
         let row = |metric: &str| results.rows.iter().find(|row| row.metric == metric).unwrap();
         assert!(row("time_over_sla_ms").valid && row("time_over_sla_ms").max == Some(600.0));
         assert_eq!(row("time_over_sla_beyond_floor_ms").median, Some(400.0));

@@ -15,7 +15,6 @@ pub const BEFORE_MS: u64 = 1_000;
 /// Gap between the reference span and the fault, in ms: requests that the fault delayed are not in the span.
 const CLEAR_MS: u64 = 100;
 
-/// A count over a bin.
 pub type Figure = fn(&Bin) -> u64;
 
 /// Correct replies by the time of the reply.

@@ -62,7 +62,6 @@ impl Device for Watching {
 #[derive(Debug)]
 pub struct Forward {
     tap: Tap,
-    /// The last error of the interface.
     error: Option<io::Error>,
 }
 

@@ -28,7 +28,6 @@ pub fn from(offset: u64) -> &'static [u8] {
     &BYTES[start..start + RUN_BYTES]
 }
 
-/// Whether `bytes` are the pattern at `offset`.
 pub fn is_right(offset: u64, bytes: &[u8]) -> bool {
     let mut offset = offset;
     bytes.chunks(RUN_BYTES).all(|chunk| {

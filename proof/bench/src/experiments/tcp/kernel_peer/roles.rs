@@ -10,18 +10,15 @@ use super::pattern;
 /// Credit of a new connection: the stack's default limit of the receive window.
 pub const GRANT_BYTES: u32 = 1 << 20;
 
-/// The application's work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Role {
     /// Sends the pattern for this time, then finishes.
     Source(Duration),
     /// Receives the pattern; counts the bytes of this time after the first one.
     Sink(Duration),
-    /// Sends received bytes back.
     Echo,
 }
 
-/// A gate that acknowledges bytes late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gate {
     /// From the arrival of a byte to its release.
@@ -30,10 +27,8 @@ pub struct Gate {
     pub replies_wait: bool,
 }
 
-/// Counts of a received stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stream {
-    /// All bytes.
     pub bytes: u64,
     /// Bytes within the measured time.
     pub counted: u64,
@@ -59,7 +54,6 @@ pub struct Roles {
     conn: Option<Conn>,
     /// End of counting or sending; set by the first byte or when the connection opens.
     until: Option<Time>,
-    /// Counts of received bytes.
     pub received: Stream,
     /// Bytes that the stack has accepted for sending.
     pub sent: u64,
@@ -68,7 +62,6 @@ pub struct Roles {
     /// Pending releases: time, and the stream offset up to which to release.
     releases: VecDeque<(Time, u64)>,
     has_finished: bool,
-    /// Number of closed connections.
     pub ended: u64,
 }
 
@@ -90,7 +83,6 @@ impl Roles {
         }
     }
 
-    /// Whether a connection was opened and has closed.
     pub fn is_over(&self) -> bool {
         self.ended > 0 && self.conn.is_none()
     }
@@ -142,7 +134,6 @@ impl Roles {
         }
     }
 
-    /// Sends back up to `many` of the waiting bytes.
     fn answer<T: Transport>(&mut self, conn: Conn, many: usize, out: &mut T) {
         let many = many.min(self.waiting.len());
         let taken = out.send(conn, &self.waiting.make_contiguous()[..many]);
@@ -206,7 +197,6 @@ impl Application for Roles {
             let Some(conn) = self.conn else { continue };
             out.release(conn, through);
             if self.replies_wait() {
-                // Send back all bytes before `through`.
                 let many = through.min(self.received.bytes).saturating_sub(self.sent);
                 self.answer(conn, usize::try_from(many).unwrap_or(usize::MAX), out);
             }

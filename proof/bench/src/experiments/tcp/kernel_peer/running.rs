@@ -30,17 +30,13 @@ const HEADERS_BYTES: usize = 14 + 20 + 32;
 /// Longest wait of a loop that was told to stop, between two checks whether its endpoint is done.
 const STOP_POLL: Duration = Duration::from_millis(1);
 
-/// Counts and CPU use of a loop.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Used {
     /// CPU time of the thread as a share of its running time.
     pub loop_share: f64,
     pub faulted: Faulted,
-    /// Bytes that the application on the stack has sent.
     pub sent: u64,
-    /// Counts of bytes that the application has received.
     pub received: Stream,
-    /// Counters of the stack as a sender.
     pub sender: Sender,
     /// Connections that were given up or reset, and malformed frames.
     pub trouble: u64,
@@ -61,7 +57,6 @@ struct Loop {
 }
 
 impl Running<Tap> {
-    /// Starts a new stack with its application.
     pub fn stack(
         host: &Host,
         mut tap: Tap,
@@ -204,7 +199,6 @@ struct Counted {
     hosted: Hosted<Roles>,
     /// Payload bytes of all sent frames. The excess over [`Roles::sent`] was retransmitted.
     payload: u64,
-    /// When the loop was told to stop.
     stopped_at: Option<Time>,
 }
 
@@ -255,7 +249,6 @@ fn trouble(counters: &Counters) -> u64 {
     counters.given_up + counters.resets_received + counters.frames_malformed
 }
 
-/// CPU time of this thread.
 fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32) // below 10^9

@@ -11,12 +11,10 @@ use spillway_tcp::recovery::Algorithm;
 use super::pattern;
 use super::roles::Stream;
 
-/// Timeout of each read and write.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// Size of a request, and of its answer.
 pub const MESSAGE_BYTES: usize = 64;
 
-/// The kernel's name of an algorithm.
 pub fn name_of(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::Cubic => "cubic",

@@ -15,12 +15,9 @@ use crate::error::Error;
 /// Timeout of one count; valgrind is about fifty times slower than the program alone.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The counted work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Messages through an echo server.
     Echo(System),
-    /// Round trips through a helper.
     Helper,
 }
 
@@ -96,7 +93,6 @@ fn count(
     }
 }
 
-/// Parses callgrind's summary.
 fn collected(output: &str) -> Option<u64> {
     let line = output.lines().find(|line| line.contains("Collected :"))?;
     line.rsplit_once(':')?.1.trim().parse().ok()

@@ -14,10 +14,8 @@ use crate::experiments::common::script::{Client, Frames, port_of};
 const BLOCK: usize = 256;
 /// Frames delivered in one turn when many connections send.
 const TURN: usize = 64;
-/// Virtual time between two messages.
 const MESSAGE_NS: u64 = 1_000;
 
-/// The stack under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     Ours,
@@ -27,7 +25,6 @@ pub enum System {
 impl System {
     pub const ALL: [System; 2] = [System::Ours, System::Smoltcp];
 
-    /// The system's name in rows.
     pub fn name(self) -> &'static str {
         match self {
             System::Ours => "spillway",
@@ -36,7 +33,6 @@ impl System {
     }
 }
 
-/// An echo server and its connected clients.
 pub struct Scene<E> {
     echo: E,
     clients: Vec<Client>,

@@ -17,20 +17,15 @@ use spillway_wire::packet::ethernet::Mac;
 use super::ours::{stack, turn};
 use crate::experiments::common::script::{Client, Frames, MTU, port_of, target_of};
 
-/// Requests delivered in one turn.
 pub const TURN: usize = 64;
-/// Virtual time between two turns of a stack.
 const TURN_NS: u64 = 10_000;
-/// Capacity of each queue of frames.
 const FRAMES: usize = 8 * TURN;
-/// Most turns for a batch and its replies.
 const TURNS_MAX: usize = 100;
 
 const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 0, 3]);
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 3), 11_411);
 const SECRET: [u8; 32] = [1; 32];
 
-/// Costs of a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     /// Time of the helper for a message in one direction, half a round trip, in ns.
@@ -56,7 +51,6 @@ pub fn measure(clients: usize, warm_up: usize, round_trips: usize) -> Result<Cos
     Ok(Cost { message_ns, link_frames: frames as f64 / all as f64 })
 }
 
-/// A helper, its server and its clients.
 struct Scene {
     now: Time,
     helper: Stack,

@@ -24,7 +24,6 @@ pub struct Theirs {
 }
 
 impl Theirs {
-    /// A server for up to `connections` connections.
     pub fn new(connections: usize) -> Result<Theirs, String> {
         let (frames, mut out) = (arp_request(), Frames::new(4));
         let mut wire = Wire { frames: &frames, these: 0..1, out: &mut out };
@@ -75,7 +74,6 @@ impl Echo for Theirs {
     }
 }
 
-/// An ARP request of the client for the stack's address.
 fn arp_request() -> Frames {
     use spillway_wire::packet::arp::{Operation, Packet};
     use spillway_wire::packet::ethernet::{HEADER_BYTES, Header, KIND_ARP, Mac};
