@@ -1,7 +1,7 @@
 //! Measures single rates on one system of the scene: the share of replies on time, and each host's CPU time.
 //!
-//! Run as root: `steps DIRECTORY plain|shimmed|helped|nutcracker MAX_DELAY_US CLIENT_HOSTS RATE…`. DIRECTORY contains the
-//! built programs. The environment variable PLACEMENT=0,0,1,1 sets the cores of server, helper, clients and bridge.
+//! Run as root: `steps DIRECTORY plain|shimmed|helped|nutcracker MAX_DELAY_US CLIENT_HOSTS RATE…`. DIRECTORY contains
+//! the built programs. The environment variable PLACEMENT=0,0,1,1 sets the cores of server, helper, clients and bridge.
 
 use std::error::Error;
 use std::path::Path;
@@ -14,14 +14,18 @@ use spillway_bench::scene::{Placement, Scene, Setting, System};
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [directory, system, delay_us, client_hosts, rates @ ..] = &arguments[..] else {
-        return Err("usage: steps DIRECTORY plain|shimmed|helped|nutcracker MAX_DELAY_US CLIENT_HOSTS RATE…".into());
+        return Err(
+            "usage: steps DIRECTORY plain|shimmed|helped|nutcracker MAX_DELAY_US CLIENT_HOSTS RATE…".into()
+        );
     };
     let system = match system.as_str() {
         "plain" => System::Plain,
         "shimmed" => System::Shimmed,
         "helped" => System::Helped,
         "nutcracker" => System::Nutcracker,
-        other => return Err(format!("unknown system {other}: give plain, shimmed, helped or nutcracker").into()),
+        other => {
+            return Err(format!("unknown system {other}: give plain, shimmed, helped or nutcracker").into());
+        }
     };
     let max_delay = Duration::from_micros(delay_us.parse()?);
     let client_hosts = client_hosts.parse()?;

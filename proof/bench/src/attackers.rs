@@ -1,5 +1,5 @@
-//! Programs that attack helpers and servers in the experiment `attacks`: the hidden command `attack`. An attacker runs until
-//! it is killed, at most for a minute, and reconnects at once when its target closes a connection.
+//! Programs that attack helpers and servers in the experiment `attacks`: the hidden command `attack`. An attacker runs
+//! until it is killed, at most for a minute, and reconnects at once when its target closes a connection.
 
 mod link;
 mod stderr;
@@ -33,8 +33,8 @@ struct Plan {
     count: usize,
 }
 
-/// Runs an attack by its arguments: `NAME --target ADDR… [--key FILE] [--count N]`; or `full-stderr` or `broken-stderr`,
-/// and a command that gets such a standard error. Returns only an error: the attack could not start.
+/// Runs an attack by its arguments: `NAME --target ADDR… [--key FILE] [--count N]`; or `full-stderr` or
+/// `broken-stderr`, and a command that gets such a standard error. Returns only an error: the attack could not start.
 pub fn serve(arguments: &[String]) -> Result<(), String> {
     let (name, rest) = arguments.split_first().ok_or("give the name of an attack")?;
     match name.as_str() {
@@ -96,7 +96,8 @@ fn slow_readers(plan: &Plan) -> ! {
     })
 }
 
-/// Ends this process after [`DURATION_MAX`], so that an attack whose memory grows without bound cannot exhaust the machine.
+/// Ends this process after [`DURATION_MAX`], so that an attack whose memory grows without bound cannot exhaust the
+/// machine.
 fn exit_at_deadline() {
     std::thread::spawn(|| {
         std::thread::sleep(DURATION_MAX);

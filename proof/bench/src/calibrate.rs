@@ -20,7 +20,8 @@ use rule::{BURST_TIMES, CAPACITY_MIN_PER_S, Costs};
 /// Lowest and highest rate of a ramp.
 pub(crate) const FLOOR_PER_S: f64 = 100.0;
 pub(crate) const LIMIT_PER_S: f64 = 400_000.0;
-/// Step length of the calibration's ramp. Short steps suffice: the ramp only scales the burst and yields no published figure.
+/// Step length of the calibration's ramp. Short steps suffice: the ramp only scales the burst and yields no published
+/// figure.
 const STEP: Duration = Duration::from_millis(1_500);
 /// Start of the ramp, as a multiple of the expected capacity.
 const RAMP_START: f64 = 0.6;
@@ -154,8 +155,8 @@ pub fn given(scene: &mut Scene, direct_per_s: f64, timing: Timing) -> Result<Cal
     Ok(Calibration { quota: Some(quota), direct_per_s, sla_us, notes, tally, ..Calibration::default() })
 }
 
-/// Measures the costs of a request without a quota: direct at the capacity, and helped in a burst. Returns them, the capacity
-/// that they allow in requests a second, and which processes disturbed the measurement, if that is accepted.
+/// Measures the costs of a request without a quota: direct at the capacity, and helped in a burst. Returns them, the
+/// capacity that they allow in requests a second, and which processes disturbed the measurement, if that is accepted.
 fn measure_costs(
     scene: &mut Scene,
     timing: Timing,
@@ -213,8 +214,8 @@ impl CostMeter {
         Ok(each_us(&step, step.used.server_s()))
     }
 
-    /// Measures at a rate, and repeats the step while other processes disturb it. Fails if they still do after [`TRIES`]
-    /// attempts and [`Neighbours::Refused`] is set.
+    /// Measures at a rate, and repeats the step while other processes disturb it. Fails if they still do after
+    /// [`TRIES`] attempts and [`Neighbours::Refused`] is set.
     fn measure(&mut self, driver: &mut Driver<'_>, rate_per_s: f64) -> Result<Step, Error> {
         let step =
             again(TRIES, || driver.measure(rate_per_s, COST_STEP), |step| disturbance(&step.used).is_none())?;
@@ -260,8 +261,8 @@ fn ramp(
     Ok(ramped)
 }
 
-/// The p99 at a fifth of a capacity, in µs: the lowest of several steps. A p99 that one stall of the machine raised would set
-/// an SLA that every system keeps at any rate.
+/// The p99 at a fifth of a capacity, in µs: the lowest of several steps. A p99 that one stall of the machine raised
+/// would set an SLA that every system keeps at any rate.
 pub(crate) fn p99_at_fifth_us(driver: &mut Driver<'_>, direct_per_s: f64) -> Result<Option<u64>, Error> {
     let mut lowest_us: Option<u64> = None;
     for _ in 0..LIGHT_STEPS_MAX {

@@ -1,5 +1,5 @@
-//! Clients of cost experiments: a link with batches of a given size, or a plain connection with pipelined requests. They
-//! compare every byte of each reply.
+//! Clients of cost experiments: a link with batches of a given size, or a plain connection with pipelined requests.
+//! They compare every byte of each reply.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -31,8 +31,8 @@ impl<P: Protocol> Links<P> {
         Ok(links)
     }
 
-    /// Collects the replies of each link and sends its next batch, while batches of other links are under way. Returns the
-    /// number of replies.
+    /// Collects the replies of each link and sends its next batch, while batches of other links are under way. Returns
+    /// the number of replies.
     pub fn turn(&mut self) -> Result<u64, String> {
         let mut replies = 0;
         for (driver, protocol) in &mut self.0 {
@@ -42,8 +42,8 @@ impl<P: Protocol> Links<P> {
         Ok(replies)
     }
 
-    /// Collects all outstanding replies and returns their number. A SET still under way could change values that the next
-    /// series reads.
+    /// Collects all outstanding replies and returns their number. A SET still under way could change values that the
+    /// next series reads.
     pub fn finish(mut self) -> Result<u64, String> {
         self.0.iter_mut().map(|(driver, protocol)| driver.collect(protocol)).sum()
     }
@@ -69,8 +69,8 @@ struct Client {
 }
 
 impl LinkDriver {
-    /// Opens a link as a helper, with virtual connections from `from` and the ports after it. Fails if the link is encrypted
-    /// with [`Encryption::Off`], or is not encrypted otherwise.
+    /// Opens a link as a helper, with virtual connections from `from` and the ports after it. Fails if the link is
+    /// encrypted with [`Encryption::Off`], or is not encrypted otherwise.
     pub fn open(
         server: SocketAddr,
         key: Key,
@@ -225,7 +225,9 @@ impl PipeDriver {
             let count = read(&mut self.stream, &mut self.buffer)?;
             self.received.extend_from_slice(&self.buffer[..count]);
             while done < depth {
-                let Some(length) = reply_length(protocol, &self.sent[done], &self.received[at..])? else { break };
+                let Some(length) = reply_length(protocol, &self.sent[done], &self.received[at..])? else {
+                    break;
+                };
                 at += length;
                 done += 1;
             }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use spillway_load::Report;
 
 use crate::error::Error;
-use crate::generator::{BIN_MS, Generators, Order, BIN_REPORT_DELAY};
+use crate::generator::{BIN_MS, BIN_REPORT_DELAY, Generators, Order};
 use crate::measure::Step;
 use crate::ramp::{Goodput, Next, Ramp, Verdict};
 use crate::results::Check;

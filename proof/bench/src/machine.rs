@@ -99,8 +99,8 @@ impl Load {
     }
 }
 
-/// CPU time of the whole machine by the scheduler's clock, in s; `None` without cgroup v1. `/proc/stat` samples at ticks and
-/// misses threads that run only between two ticks.
+/// CPU time of the whole machine by the scheduler's clock, in s; `None` without cgroup v1. `/proc/stat` samples at
+/// ticks and misses threads that run only between two ticks.
 fn exact_s() -> Option<f64> {
     let usage = ROOT_USAGE.iter().find_map(|file| fs::read_to_string(file).ok())?;
     Some(usage.trim().parse::<u64>().ok()? as f64 / 1e9)

@@ -25,15 +25,17 @@ const LAG_P99_US_MAX: u64 = 1_000;
 const STOLEN_SHARE_MAX: f64 = 0.01;
 /// Share of requests that may be late under an SLA for the p99.
 const LATE_SHARE_MAX: f64 = 0.01;
-/// Time over which a stall may make requests late, as a multiple of its length. Late are requests that arrive in the stall and
-/// those that wait for its backlog; and a server that spends its quota on the backlog is stopped for the rest of the period.
+/// Time over which a stall may make requests late, as a multiple of its length. Late are requests that arrive in the
+/// stall and those that wait for its backlog; and a server that spends its quota on the backlog is stopped for the rest
+/// of the period.
 const LATE_FOR_STALLED: f64 = 8.0;
 /// Below this share of its quota a server is not the reason for late direct replies.
 const QUOTA_SHARE_IDLE: f64 = 0.5;
 /// More CPU time of other processes, in percent of a core, spoils every measurement.
 pub(crate) const OTHERS_PERCENT_MAX: f64 = 15.0;
-/// More CPU time of other processes, in percent of a core, spoils a failed step: this is more time than the share of requests
-/// that may be late. An idle machine uses about 0.5 %; a kernel thread that looks for idle pages takes 2 % in some seconds.
+/// More CPU time of other processes, in percent of a core, spoils a failed step: this is more time than the share of
+/// requests that may be late. An idle machine uses about 0.5 %; a kernel thread that looks for idle pages takes 2 % in
+/// some seconds.
 const OTHERS_PERCENT_FAILED: f64 = 1.5;
 
 /// Measures until the result is good, at most `tries` times. Returns the last result.
@@ -99,11 +101,11 @@ pub struct Used {
     pub messages: u64,
     /// Steal time, summed over all cores, in s.
     pub stolen_s: f64,
-    /// Stalls, summed over all cores, in s: measured by a thread on each core that reads its clock, which is faster and finer
-    /// than the kernel's steal time.
+    /// Stalls, summed over all cores, in s: measured by a thread on each core that reads its clock, which is faster and
+    /// finer than the kernel's steal time.
     pub stalled_s: f64,
-    /// CPU time of all other processes on this machine, without this process. The kernel counts by sampling, so the value can
-    /// be slightly below zero.
+    /// CPU time of all other processes on this machine, without this process. The kernel counts by sampling, so the
+    /// value can be slightly below zero.
     pub others_s: f64,
 }
 
@@ -164,8 +166,8 @@ impl Snapshot {
     }
 }
 
-/// Whether SPILLWAY_BENCH_BUSY is set: ignore other processes, for development of experiments on a busy machine. Figures of
-/// such a run must not be cited.
+/// Whether SPILLWAY_BENCH_BUSY is set: ignore other processes, for development of experiments on a busy machine.
+/// Figures of such a run must not be cited.
 fn ignores_others() -> bool {
     std::env::var_os("SPILLWAY_BENCH_BUSY").is_some()
 }
@@ -293,8 +295,9 @@ impl Step {
         )
     }
 
-    /// Why the step is spoilt. A server beyond its quota spoils only a step that kept its SLA: a failed one would fail within
-    /// the quota as well. A stall or other work spoils only a failed step, if that might have kept its SLA without it.
+    /// Why the step is spoilt. A server beyond its quota spoils only a step that kept its SLA: a failed one would fail
+    /// within the quota as well. A stall or other work spoils only a failed step, if that might have kept its SLA
+    /// without it.
     pub fn spoilt(&self, quota: Option<Quota>, sla_us: u64) -> Option<String> {
         let kept = self.span.keeps(sla_us);
         let excess = 1.0 - self.span.on_time_share(sla_us) - LATE_SHARE_MAX;
@@ -316,7 +319,8 @@ impl Step {
         spoilt_by(&self.used, self.lag_p99_us)
     }
 
-    /// [`Step::spoilt`] for direct clients: late replies of a server that used little of its quota do not show its capacity.
+    /// [`Step::spoilt`] for direct clients: late replies of a server that used little of its quota do not show its
+    /// capacity.
     pub fn spoilt_direct(&self, quota: Option<Quota>, sla_us: u64) -> Option<String> {
         self.spoilt(quota, sla_us).or_else(|| {
             let share = self.used.quota_share(quota).filter(|&share| share < QUOTA_SHARE_IDLE)?;

@@ -19,8 +19,8 @@ struct Process {
     ticks: u64,
 }
 
-/// The processes that use most CPU now, such as `rustc (pid 812) 93 %`, without this process and its descendants. Empty if
-/// each uses less than [`PERCENT_MIN`] or `/proc` cannot be read. Blocks for [`WINDOW`].
+/// The processes that use most CPU now, such as `rustc (pid 812) 93 %`, without this process and its descendants. Empty
+/// if each uses less than [`PERCENT_MIN`] or `/proc` cannot be read. Blocks for [`WINDOW`].
 pub(crate) fn busiest() -> String {
     let before = processes();
     sleep(WINDOW);

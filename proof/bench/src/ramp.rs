@@ -1,8 +1,9 @@
-//! Goodput: the highest rate of a ramp at which the SLA is kept. This module plans the ramp; [`crate::goodput`] runs it.
+//! Goodput: the highest rate of a ramp at which the SLA is kept. This module plans the ramp; [`crate::goodput`] runs
+//! it.
 //!
-//! Short probes, each at 1.5 times the rate of the one before, and a last one in between, find the start of the steps. Then
-//! steps of at most 5 %, two seconds or more each, follow until the first failure. A spoilt step (the machine stalled, the
-//! generator lagged) is not a failure: it is repeated a few times.
+//! Short probes, each at 1.5 times the rate of the one before, and a last one in between, find the start of the steps.
+//! Then steps of at most 5 %, two seconds or more each, follow until the first failure. A spoilt step (the machine
+//! stalled, the generator lagged) is not a failure: it is repeated a few times.
 
 use std::fmt;
 
@@ -120,7 +121,8 @@ impl Ramp {
             (Verdict::Spoilt(why), _) => {
                 self.spoilt += 1;
                 self.spoilt_here += 1;
-                // Before the first kept step, the rate itself may spoil every attempt: clients may not be able to offer it.
+                // Before the first kept step, the rate itself may spoil every attempt: clients may not be able to offer
+                // it.
                 if self.spoilt_here > SPOILT_MAX && !self.begin_lower() {
                     self.end(Some(format!("{why}, {} times at {:.0}/s", self.spoilt_here, self.rate)));
                 }

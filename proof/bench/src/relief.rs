@@ -1,7 +1,7 @@
 //! Definitions of SLA, relief time and drain floor, computed from bins by intended send time.
 //!
-//! The generators' bins are 100 ms wide or a divisor of that. Requests that were never answered, or that could not be sent,
-//! count as later than every latency.
+//! The generators' bins are 100 ms wide or a divisor of that. Requests that were never answered, or that could not be
+//! sent, count as later than every latency.
 
 use spillway_load::histogram::Histogram;
 use spillway_load::report::Bin;
@@ -36,8 +36,8 @@ impl Span {
         span
     }
 
-    /// The 99th percentile of all requests, unanswered ones included, in µs. `None` if it falls among unanswered requests, or
-    /// without requests.
+    /// The 99th percentile of all requests, unanswered ones included, in µs. `None` if it falls among unanswered
+    /// requests, or without requests.
     pub fn p99_us(&self) -> Option<u64> {
         self.quantile_us(0.99)
     }
@@ -63,8 +63,9 @@ impl Span {
     }
 }
 
-/// Relief time in ms: from the decision to the earliest moment, on a grid of [`GRID_MS`] that begins at the decision, from
-/// which [`SECONDS_GOOD`] seconds in a row each have a p99 within the SLA. `None` without such a moment before `end_ms`.
+/// Relief time in ms: from the decision to the earliest moment, on a grid of [`GRID_MS`] that begins at the decision,
+/// from which [`SECONDS_GOOD`] seconds in a row each have a p99 within the SLA. `None` without such a moment before
+/// `end_ms`.
 ///
 /// `decision_ms` should be the start of a bin; otherwise each second begins with the first bin that starts after it.
 pub fn relief_ms(bins: &[Bin], decision_ms: u64, end_ms: u64, sla_us: u64) -> Option<u64> {
@@ -78,9 +79,9 @@ pub fn relief_ms(bins: &[Bin], decision_ms: u64, end_ms: u64, sla_us: u64) -> Op
         .map(|at_ms| at_ms - decision_ms)
 }
 
-/// Drain floor: the least time in which a backlog can drain, in ms. It is (B − C)·t ÷ (H − B) for a burst of B requests a
-/// second that lasted t seconds before the decision, on a server that serves C without and H with a helper. 0 if the server
-/// can serve the burst alone; `None` if it cannot serve it even with a helper.
+/// Drain floor: the least time in which a backlog can drain, in ms. It is (B − C)·t ÷ (H − B) for a burst of B requests
+/// a second that lasted t seconds before the decision, on a server that serves C without and H with a helper. 0 if the
+/// server can serve the burst alone; `None` if it cannot serve it even with a helper.
 pub fn drain_floor_ms(burst_per_s: f64, direct_per_s: f64, helped_per_s: f64, lasted_s: f64) -> Option<f64> {
     let backlog = ((burst_per_s - direct_per_s) * lasted_s).max(0.0);
     if backlog == 0.0 {

@@ -30,8 +30,8 @@ pub struct Results {
     pub ratios: Vec<Ratio>,
     /// Conditions that must hold at any speed of the machine.
     pub checks: Vec<Check>,
-    /// Whether an error, a signal or a panic stopped the experiment before its end. Rows, ratios and checks then cover the
-    /// measurements made before.
+    /// Whether an error, a signal or a panic stopped the experiment before its end. Rows, ratios and checks then cover
+    /// the measurements made before.
     #[serde(default)]
     pub incomplete: bool,
     /// Why the experiment stopped; empty if it is complete.
@@ -120,13 +120,13 @@ impl Row {
         self
     }
 
-    /// Says what to know about it; it stays as valid as it was.
+    /// Adds a note without a change of validity.
     pub fn note(mut self, why: impl AsRef<str>) -> Row {
         join(&mut self.why, why.as_ref());
         self
     }
 
-    /// Makes it void for each given reason.
+    /// Makes the figure void if there is a reason, and adds the reasons.
     pub fn void_if<S: AsRef<str>>(mut self, reasons: impl IntoIterator<Item = S>) -> Row {
         for reason in reasons {
             self.valid = false;
@@ -158,13 +158,13 @@ impl Ratio {
         Ratio::new(name, &rounds).void_if(few(rounds.len(), "rounds", ROUNDS_MIN))
     }
 
-    /// Says what to know about it; it stays as valid as it was.
+    /// Adds a note without a change of validity.
     pub fn note(mut self, why: impl AsRef<str>) -> Ratio {
         join(&mut self.why, why.as_ref());
         self
     }
 
-    /// Makes it void for each given reason.
+    /// Makes the figure void if there is a reason, and adds the reasons.
     pub fn void_if<S: AsRef<str>>(mut self, reasons: impl IntoIterator<Item = S>) -> Ratio {
         for reason in reasons {
             self.valid = false;

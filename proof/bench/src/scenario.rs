@@ -7,7 +7,7 @@ use spillway_load::Report;
 use spillway_load::report::{Move, Target};
 
 use crate::error::Error;
-use crate::generator::{Clients, Order, BIN_REPORT_DELAY};
+use crate::generator::{BIN_REPORT_DELAY, Clients, Order};
 use crate::measure::{Snapshot, Used, not_saturated, spoilt_by, stopped};
 use crate::relief::{self, Span};
 use crate::report::Phase;

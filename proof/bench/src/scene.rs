@@ -1,7 +1,7 @@
 //! The scene of the demo and of `burst`: a small memcached host, a helper, clients, and a bridge between them.
 //!
-//! One memcached runs under `spillway run` and is reached directly or through the helper; another one runs without it, for
-//! comparison. Both are on the same host under the same quota; the one without clients uses no CPU time.
+//! One memcached runs under `spillway run` and is reached directly or through the helper; another one runs without it,
+//! for comparison. Both are on the same host under the same quota; the one without clients uses no CPU time.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -88,9 +88,9 @@ impl System {
 }
 
 impl Placement {
-    /// The placement on a number of cores: server and helper on the first and the rest on the second of two; each on its own
-    /// of four. The bridge is never on the server's core if there are two: packets would then reach the server without an
-    /// interrupt to another core, more cheaply than from a network card.
+    /// The placement on a number of cores: server and helper on the first and the rest on the second of two; each on
+    /// its own of four. The bridge is never on the server's core if there are two: packets would then reach the server
+    /// without an interrupt to another core, more cheaply than from a network card.
     pub fn on(cores: usize) -> Placement {
         match cores {
             0 | 1 => Placement { server: 0, helper: 0, clients: 0, bridge: 0 },
@@ -100,8 +100,8 @@ impl Placement {
         }
     }
 
-    /// The core of helper `number`, counted from 0. Helpers after the first have unused cores as long as there are any, and
-    /// share the first helper's core otherwise.
+    /// The core of helper `number`, counted from 0. Helpers after the first have unused cores as long as there are any,
+    /// and share the first helper's core otherwise.
     pub fn helper_core(&self, number: usize, cores: usize) -> usize {
         let own = self.server.max(self.helper).max(self.clients).max(self.bridge) + number;
         if number > 0 && own < cores { own } else { self.helper }
@@ -207,14 +207,15 @@ struct Hosts {
 }
 
 impl Scene {
-    /// Creates the hosts, starts servers and fills their keys, and starts the helper and waits for its link. `name` names the
-    /// laboratory.
+    /// Creates the hosts, starts servers and fills their keys, and starts the helper and waits for its link. `name`
+    /// names the laboratory.
     pub fn set(name: &str, setting: Setting) -> Result<Scene, Error> {
         let place = setting.placement;
         let lab = Lab::with_options(name, LabOptions { bridge_core: Some(place.bridge) })?;
         // The quota is set after the preparation.
         let on = |core| HostOptions { core: Some(core), ..HostOptions::default() };
-        // Receive work runs before processes, so that other hosts do not lose packets; the server's is part of its quota.
+        // Receive work runs before processes, so that other hosts do not lose packets; the server's is part of its
+        // quota.
         let receiving = |core| HostOptions { receive_first: true, ..on(core) };
         let hosts = Hosts {
             server: lab.host("server", on(place.server))?,
@@ -269,7 +270,8 @@ impl Scene {
         Ok(())
     }
 
-    /// The configuration of clients of a system, with rate 0. Clients of [`System::Helped`] start direct, and can be moved.
+    /// The configuration of clients of a system, with rate 0. Clients of [`System::Helped`] start direct, and can be
+    /// moved.
     pub fn clients(&self, system: System) -> Clients {
         let server = match (system, &self.nutcracker) {
             (System::Nutcracker, Some(nutcracker)) => nutcracker.address(),

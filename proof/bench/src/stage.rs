@@ -1,5 +1,5 @@
-//! The laboratory of the cost experiments: a server host, hosts for helpers or proxies, a client host, and a bridge. Hosts
-//! have no quota unless an experiment sets one; CPU costs come from the account of each host.
+//! The laboratory of the cost experiments: a server host, hosts for helpers or proxies, a client host, and a bridge.
+//! Hosts have no quota unless an experiment sets one; CPU costs come from the account of each host.
 
 mod echo;
 mod session;
@@ -34,7 +34,8 @@ pub use session::{Cost, Session, Taken, Wire};
 /// Number of keys in each key space of a server.
 pub const KEYS: u32 = 2_000;
 
-/// The entry of [`crate::machine::Machine::lab`] for the server's quota; experiments that set a quota replace its value.
+/// The entry of [`crate::machine::Machine::lab`] for the server's quota; experiments that set a quota replace its
+/// value.
 pub(crate) const QUOTA: &str = "quota of the server's host";
 
 /// The hosts, and the programs and keys to start servers and helpers on them.
@@ -244,15 +245,15 @@ impl Stage {
         Ok(Wire { bytes, packets })
     }
 
-    /// The snapshot at the start of a span: reads the helpers' batch counters, then CPU and steal time, so that the helpers'
-    /// cost of answering is before the span.
+    /// The snapshot at the start of a span: reads the helpers' batch counters, then CPU and steal time, so that the
+    /// helpers' cost of answering is before the span.
     pub fn snapshot<'h>(&self, helpers: impl IntoIterator<Item = &'h Helper>) -> Result<Snapshot, Error> {
         let batches = batches(helpers);
         Ok(self.cpu_snapshot()?.with_batches(batches))
     }
 
-    /// The snapshot at the end of a span: reads CPU and steal time, then the helpers' batch counters, so that the helpers' cost
-    /// of answering, which grows with their services, is after the span.
+    /// The snapshot at the end of a span: reads CPU and steal time, then the helpers' batch counters, so that the
+    /// helpers' cost of answering, which grows with their services, is after the span.
     pub fn last_snapshot<'h>(
         &self,
         helpers: impl IntoIterator<Item = &'h Helper>,
@@ -315,7 +316,8 @@ impl Stage {
         }
     }
 
-    /// Describes this machine and this laboratory for results. `programs` are server programs and their version options.
+    /// Describes this machine and this laboratory for results. `programs` are server programs and their version
+    /// options.
     pub fn machine(&self, programs: &[(&str, &str)]) -> Result<Machine, Error> {
         let mut machine = Machine::here();
         machine.offloads = self.server.offloads()?.to_string();
@@ -345,8 +347,8 @@ pub(crate) fn space_of(seed: u64) -> Space {
     Config { seed, value_size: 64, ..Config::new(nowhere) }.space()
 }
 
-/// The key space with values of one size. Spaces for reading and for writing have different keys, so that values that are only
-/// read stay as they were filled.
+/// The key space with values of one size. Spaces for reading and for writing have different keys, so that values that
+/// are only read stay as they were filled.
 pub fn space(value_size: usize, written: bool) -> Space {
     let seed = seed(value_size, written);
     let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));

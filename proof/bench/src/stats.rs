@@ -29,7 +29,8 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Spread::of(values).map(|spread| spread.median)
 }
 
-/// `ours` divided by `theirs` for each round. Leaves out rounds that lack one of them, and rounds with `theirs` not above 0.
+/// `ours` divided by `theirs` for each round. Leaves out rounds that lack one of them, and rounds with `theirs` not
+/// above 0.
 pub fn paired_ratios(ours: &[Option<f64>], theirs: &[Option<f64>]) -> Vec<f64> {
     ours.iter()
         .zip(theirs)
@@ -39,9 +40,9 @@ pub fn paired_ratios(ours: &[Option<f64>], theirs: &[Option<f64>]) -> Vec<f64> {
         .collect()
 }
 
-/// An upper bound of the true median with a confidence of at least 95 % for any distribution: the smallest order statistic
-/// that is above the median with this probability. `None` with fewer than five runs, because even the largest of n runs is
-/// below the median in 1 of 2ⁿ cases.
+/// An upper bound of the true median with a confidence of at least 95 % for any distribution: the smallest order
+/// statistic that is above the median with this probability. `None` with fewer than five runs, because even the largest
+/// of n runs is below the median in 1 of 2ⁿ cases.
 pub fn upper95(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let count = sorted.len();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use spillway_lab::{Awake, Canary};
 
-/// Makes idle cores poll, and measures stalls of every core, until it is dropped. If the machine does not allow one of them,
-/// figures are noisier, and the description in the results states it.
+/// Makes idle cores poll, and measures stalls of every core, until it is dropped. If the machine does not allow one of
+/// them, figures are noisier, and the description in the results states it.
 #[derive(Debug)]
 pub(crate) struct Steady {
     awake: Result<Awake, String>,

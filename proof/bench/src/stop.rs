@@ -1,7 +1,7 @@
 //! Stops an experiment early after a signal.
 //!
-//! A signal ends all programs of the laboratory at once. The experiment's next operation then fails; the error returns as any
-//! other one, and [the results so far are written](crate::record), marked as incomplete.
+//! A signal ends all programs of the laboratory at once. The experiment's next operation then fails; the error returns
+//! as any other one, and [the results so far are written](crate::record), marked as incomplete.
 
 use std::time::Duration;
 

@@ -2,7 +2,8 @@
 
 use crate::results::{Results, Row};
 
-/// Rows of cells under a head. The first column and those set by [`Table::left`] are flush left, the others flush right.
+/// Rows of cells under a head. The first column and those set by [`Table::left`] are flush left, the others flush
+/// right.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     head: Vec<String>,

@@ -1,4 +1,5 @@
-//! Short runs of the demo. Needs root, memcached, and the `spillway` command and its shim in the directory of this test.
+//! Short runs of the demo. Needs root, memcached, and the `spillway` command and its shim in the directory of this
+//! test.
 
 mod support;
 

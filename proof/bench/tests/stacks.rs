@@ -1,5 +1,5 @@
-//! Short runs of the experiments with the user-level stack and a kernel as its peer: they complete, every byte is right, and
-//! all rows are present; figures are not checked. Needs root.
+//! Short runs of the experiments with the user-level stack and a kernel as its peer: they complete, every byte is
+//! right, and all rows are present; figures are not checked. Needs root.
 
 mod support;
 

@@ -11,17 +11,17 @@ use crate::scene::Placement;
 pub const CAPACITY_MAX_PER_S: f64 = 4_000.0;
 /// Below this, batches within the SLA contain little more than one message each, and helping gains nothing.
 pub const CAPACITY_MIN_PER_S: f64 = 1_000.0;
-/// The burst that the machine must carry, as a multiple of the capacity. The demo's burst is three times the capacity that
-/// its ramp finds, and that may exceed the expected capacity by a tenth.
+/// The burst that the machine must carry, as a multiple of the capacity. The demo's burst is three times the capacity
+/// that its ramp finds, and that may exceed the expected capacity by a tenth.
 pub const BURST_TIMES: f64 = 3.3;
 /// Largest share of a core that all hosts on it together may use in the burst.
 const CORE_SHARE_MAX: f64 = 0.8;
-/// Smallest quota, in percent of a core; its period is 20 ms. A smaller quota needs a longer period, in which the server
-/// would stall for too long.
+/// Smallest quota, in percent of a core; its period is 20 ms. A smaller quota needs a longer period, in which the
+/// server would stall for too long.
 const QUOTA_PERCENT_MIN: f64 = 5.0;
 
-/// Accepted results of a ramp, as a multiple of the expected capacity; the machine then carries a burst of three times the
-/// result.
+/// Accepted results of a ramp, as a multiple of the expected capacity; the machine then carries a burst of three times
+/// the result.
 const NEAR_ENOUGH: std::ops::RangeInclusive<f64> = 0.8..=BURST_TIMES / 3.0;
 const GROWTH_FACTOR_MAX: f64 = 1.5;
 
@@ -46,8 +46,8 @@ pub struct TooSlow {
 }
 
 impl Costs {
-    /// The largest capacity, in requests a second, for which a burst keeps every core below [`CORE_SHARE_MAX`]. `speed` is
-    /// the share of each core that the scene has: 1, unless the cores are slowed on purpose.
+    /// The largest capacity, in requests a second, for which a burst keeps every core below [`CORE_SHARE_MAX`]. `speed`
+    /// is the share of each core that the scene has: 1, unless the cores are slowed on purpose.
     pub fn capacity_per_s(&self, placement: &Placement, speed: f64) -> f64 {
         let hosts = [
             // Even in the burst the quota limits the server to the cost of one capacity.
@@ -81,8 +81,8 @@ impl Costs {
 
 /// The corrected quota when a ramp found another capacity than the expected one; `None` if the result is near enough.
 ///
-/// The first quota can be too large, because requests cost less at higher rates: the burst would overload the cores. It can be
-/// too small, because an uneven load uses up the quota before the end of its period.
+/// The first quota can be too large, because requests cost less at higher rates: the burst would overload the cores. It
+/// can be too small, because an uneven load uses up the quota before the end of its period.
 pub fn corrected(quota: Quota, aimed_per_s: f64, found_per_s: f64) -> Option<Quota> {
     let found_over_aimed = found_per_s / aimed_per_s;
     if found_per_s <= 0.0 || NEAR_ENOUGH.contains(&found_over_aimed) {
@@ -93,8 +93,8 @@ pub fn corrected(quota: Quota, aimed_per_s: f64, found_per_s: f64) -> Option<Quo
     (percent != quota.percent_of_core).then(|| Quota::percent(percent))
 }
 
-/// Whether a ramp ended far below the expected capacity although the server did not fail. The machine then disturbed the
-/// steps, and the result does not show whether the quota is right.
+/// Whether a ramp ended far below the expected capacity although the server did not fail. The machine then disturbed
+/// the steps, and the result does not show whether the quota is right.
 pub fn is_disturbed(found: &Goodput, aimed_per_s: f64) -> bool {
     let kept_per_s = found.kept_per_s.unwrap_or(0.0);
     found.failed_per_s.is_none() && kept_per_s < NEAR_ENOUGH.start() * aimed_per_s

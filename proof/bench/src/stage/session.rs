@@ -6,7 +6,7 @@ use spillway_load::report::Report;
 
 use super::{Helper, Stage, process_cpu};
 use crate::error::Error;
-use crate::generator::{BIN_MS, Clients, Generators, Order, BIN_REPORT_DELAY, Traffic};
+use crate::generator::{BIN_MS, BIN_REPORT_DELAY, Clients, Generators, Order, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{Step, Used, again, spoilt_by, stopped};
 use crate::relief::Span;
@@ -32,7 +32,8 @@ pub struct Taken {
     pub watched: Duration,
 }
 
-/// Counters of an interface, both directions together. A segment that the interface splits counts once, with one set of headers.
+/// Counters of an interface, both directions together. A segment that the interface splits counts once, with one set of
+/// headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wire {
     /// Bytes sent and received.
@@ -66,7 +67,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// CPU time of the server's host, process and interface, for each request in µs. NaN without requests, like the following.
+    /// CPU time of the server's host, process and interface, for each request in µs. NaN without requests, like the
+    /// following.
     pub fn server_us(&self) -> f64 {
         self.each(self.used.server_s())
     }
@@ -109,8 +111,8 @@ impl<'a> Session<'a> {
         Ok(Session { stage, generators, closed: traffic.closed, watched: None })
     }
 
-    /// Moves every connection to the helpers. A move ends with a reply, so an open loop gets `rate_per_s`; a closed loop ignores
-    /// the rate.
+    /// Moves every connection to the helpers. A move ends with a reply, so an open loop gets `rate_per_s`; a closed
+    /// loop ignores the rate.
     pub fn move_to_helper(&mut self, rate_per_s: f64) -> Result<(), Error> {
         if !self.closed {
             self.generators.order(&Order::Rate(rate_per_s))?;
@@ -128,8 +130,8 @@ impl<'a> Session<'a> {
         &mut self.generators
     }
 
-    /// Offers a rate, which a closed loop ignores, waits for `settle`, and measures for `length`. Does not check whether the
-    /// measurement is valid.
+    /// Offers a rate, which a closed loop ignores, waits for `settle`, and measures for `length`. Does not check
+    /// whether the measurement is valid.
     pub fn step<'h, H>(
         &mut self,
         rate_per_s: f64,
@@ -209,8 +211,8 @@ impl<'a> Session<'a> {
 }
 
 impl Stage {
-    /// Measures the cost of repeated calls of `work` over `length`, after `settle`. `work` returns its number of requests. No
-    /// other clients may run.
+    /// Measures the cost of repeated calls of `work` over `length`, after `settle`. `work` returns its number of
+    /// requests. No other clients may run.
     pub(crate) fn cost_of<E: std::fmt::Display>(
         &self,
         settle: Duration,

@@ -1,8 +1,8 @@
 //! Batch policies under a load that rises and falls (PostMan, Figure 12), compared by p99 and server CPU time together.
 //!
-//! One server with a quota and the shim, and a helper for each policy. Each round has its own seed, for keys and request
-//! times, and runs the whole course once with every policy, in rotating order. The first rounds choose the best policy; the
-//! others measure it.
+//! One server with a quota and the shim, and a helper for each policy. Each round has its own seed, for keys and
+//! request times, and runs the whole course once with every policy, in rotating order. The first rounds choose the best
+//! policy; the others measure it.
 
 mod findings;
 
@@ -15,7 +15,7 @@ use spillway_load::config::Speech;
 use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
-use crate::generator::{Clients, BIN_REPORT_DELAY, Traffic};
+use crate::generator::{BIN_REPORT_DELAY, Clients, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{QUOTA_SHARE_MAX, Step, again, spoilt_by, stopped};
 use crate::results::Results;

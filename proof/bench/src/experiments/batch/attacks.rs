@@ -1,9 +1,9 @@
-//! Effects of attackers with a tenth of a core on honest clients: p99, failed requests, and the memory of helper and server.
-//! Honest clients connect through a helper, directly, and through a sidecar. Others open new connections all the time, and each
-//! attack also starts a helper that needs a new link.
+//! Effects of attackers with a tenth of a core on honest clients: p99, failed requests, and the memory of helper and
+//! server. Honest clients connect through a helper, directly, and through a sidecar. Others open new connections all
+//! the time, and each attack also starts a helper that needs a new link.
 //!
-//! Each attack has its own servers, helper and sidecar. A round is a quiet measurement and one under attack; ratios compare
-//! within a round.
+//! Each attack has its own servers, helper and sidecar. A round is a quiet measurement and one under attack; ratios
+//! compare within a round.
 
 mod findings;
 mod new_connections;
@@ -101,12 +101,12 @@ pub(super) enum Stderr {
 pub(super) const ATTACKS: [Attack; 8] = [
     Attack {
         id: "D1",
-        description: "standard error is a pipe whose reader is gone, and lines are logged",
+        description: "standard error is a pipe without a reader, and lines are logged",
         method: Method::Logs(Stderr::Broken),
     },
     Attack {
         id: "D2",
-        description: "standard error is a full pipe whose reader is stuck, and lines are logged",
+        description: "standard error is a full pipe whose reader does not read, and lines are logged",
         method: Method::Logs(Stderr::Full),
     },
     Attack {
@@ -148,7 +148,8 @@ pub(crate) fn ids() -> Vec<&'static str> {
 /// Paths of honest clients to the server. All arrays of three in this experiment have this order.
 pub(super) const PATHS: [&str; 3] = ["helper", "direct", "sidecar"];
 
-/// One round of an attack: p99 of each path in µs, quiet and under attack. `None` if it falls among unanswered requests.
+/// One round of an attack: p99 of each path in µs, quiet and under attack. `None` if it falls among unanswered
+/// requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Round {
     pub quiet_us: [Option<f64>; 3],

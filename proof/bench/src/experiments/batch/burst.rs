@@ -1,7 +1,7 @@
 //! Goodput of a helped server over a direct one, the time that clients take to move, the relief time, and CPU costs.
 //!
-//! Rounds are interleaved: each measures every system once, in rotating order, so that a slow drift of the machine affects
-//! all systems alike. Ratios compare within a round.
+//! Rounds are interleaved: each measures every system once, in rotating order, so that a slow drift of the machine
+//! affects all systems alike. Ratios compare within a round.
 
 mod findings;
 mod rivals;
@@ -245,8 +245,8 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Measures the goodput ratio with a burner in place of the quota. Helper and bridge then run on another core than the
-    /// server: the burner would slow them too.
+    /// Measures the goodput ratio with a burner in place of the quota. Helper and bridge then run on another core than
+    /// the server: the burner would slow them too.
     fn cross_check(&mut self, options: &Options) -> Result<(), Error> {
         if self.quick {
             return Ok(());
@@ -276,8 +276,8 @@ impl Course<'_> {
         scene.close()
     }
 
-    /// Fixes the SLA again by its rule: a request that arrives while the burner runs waits for almost a period, so that no
-    /// system could keep the SLA measured with a quota.
+    /// Fixes the SLA again by its rule: a request that arrives while the burner runs waits for almost a period, so that
+    /// no system could keep the SLA measured with a quota.
     fn sla_under_burner(&mut self, scene: &mut Scene) -> Result<u64, Error> {
         let mut driver = Driver::start(scene, System::Plain, self.timing)?;
         let p99_us = p99_at_fifth_us(&mut driver, self.measured.calibration.direct_per_s)?;

@@ -1,6 +1,6 @@
-//! CPU time of a round trip in our helper on kernel sockets, or in nginx, haproxy or nutcracker in its place, with the same
-//! clients and rates and one worker each; and CPU time of the server behind each of them. Helpers with 2 and 299 further
-//! services show the cost of unused services.
+//! CPU time of a round trip in our helper on kernel sockets, or in nginx, haproxy or nutcracker in its place, with the
+//! same clients and rates and one worker each; and CPU time of the server behind each of them. Helpers with 2 and 299
+//! further services show the cost of unused services.
 //!
 //! Rounds are interleaved: each measures every system once, in rotating order. Ratios compare within a round.
 
@@ -14,7 +14,7 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rates::{Course, Series, Path, find};
+use crate::experiments::common::rates::{Course, Path, Series, find};
 use crate::generator::Traffic;
 use crate::results::{Ratio, Results};
 use crate::scene::Setting;

@@ -1,10 +1,10 @@
-//! Messages a second against the number of helpers, when the server is not the limit (PostMan, Figure 10), and the helpers'
-//! CPU time for each message. Each helper has its own quota, so that the machine's cores suffice.
+//! Messages a second against the number of helpers, when the server is not the limit (PostMan, Figure 10), and the
+//! helpers' CPU time for each message. Each helper has its own quota, so that the machine's cores suffice.
 //!
 //! Also how evenly clients spread over helpers when each client chooses one for itself, all at the same moment.
 //!
-//! The server is an echo server on the server library, without a quota. The same number of closed loops keeps each helper
-//! busy. Rounds are interleaved.
+//! The server is an echo server on the server library, without a quota. The same number of closed loops keeps each
+//! helper busy. Rounds are interleaved.
 
 mod findings;
 mod spread;

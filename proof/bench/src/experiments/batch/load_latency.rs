@@ -1,8 +1,8 @@
-//! p99 against the offered rate, for GET and SET, direct and with one helper or more (PostMan, Figure 6); and the range of
-//! rates in which helping lowers the p99.
+//! p99 against the offered rate, for GET and SET, direct and with one helper or more (PostMan, Figure 6); and the range
+//! of rates in which helping lowers the p99.
 //!
-//! The server's host has a quota, so that it is the bottleneck. Rounds are interleaved: each measures every system once, in
-//! rotating order, from the lowest rate up to the first with a useless p99.
+//! The server's host has a quota, so that it is the bottleneck. Rounds are interleaved: each measures every system
+//! once, in rotating order, from the lowest rate up to the first with a useless p99.
 
 mod findings;
 
@@ -236,7 +236,8 @@ impl<'a> Course<'a> {
 
 fn judge(step: &Step, setting: &Setting, helpers: usize) -> Point {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let helper_cores: BTreeSet<usize> = (0..helpers).map(|n| setting.placement.helper_core(n, cores)).collect();
+    let helper_cores: BTreeSet<usize> =
+        (0..helpers).map(|n| setting.placement.helper_core(n, cores)).collect();
     // Helpers on several cores share the work evenly; the limit holds for one core.
     let used = Used { helper_s: step.used.helper_s / helper_cores.len().max(1) as f64, ..step.used };
     let step = Step { used, ..step.clone() };

@@ -1,6 +1,6 @@
-//! Effects of packet loss on direct and helped clients: a lost packet of a batch delays every client with later bytes on the
-//! same link (head-of-line blocking). Packets are lost independently on the cable of the server's host, in both directions,
-//! and not on other cables.
+//! Effects of packet loss on direct and helped clients: a lost packet of a batch delays every client with later bytes
+//! on the same link (head-of-line blocking). Packets are lost independently on the cable of the server's host, in both
+//! directions, and not on other cables.
 //!
 //! No host has a quota: the experiment shows loss, not overload. Rounds are interleaved.
 
@@ -208,7 +208,8 @@ fn rows(series: &Series, effort: &Effort, results: &mut Results) {
         &|seen| Some(100.0 * seen.delayed() as f64 / seen.cost.requests.max(1) as f64),
         "> 5 ms",
     );
-    // Lost packets are counted over the whole run, delayed requests without the settling time: scale to the measured span.
+    // Lost packets are counted over the whole run, delayed requests without the settling time: scale to the measured
+    // span.
     let span_share = effort.length.as_secs_f64() / (effort.length + effort.settle).as_secs_f64();
     row(
         "delayed_per_lost_packet",

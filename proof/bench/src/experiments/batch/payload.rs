@@ -1,8 +1,8 @@
-//! Messages a second at saturation against the payload, direct and helped, for servers with a small and a larger quota; and
-//! the payload up to which helping raises throughput (PostMan, Figure 8).
+//! Messages a second at saturation against the payload, direct and helped, for servers with a small and a larger quota;
+//! and the payload up to which helping raises throughput (PostMan, Figure 8).
 //!
-//! The server echoes, like the paper's ping-pong, so that it only processes packets. Closed loops saturate it. Rounds are
-//! interleaved: each measures both paths once at every payload, in rotating order.
+//! The server echoes, like the paper's ping-pong, so that it only processes packets. Closed loops saturate it. Rounds
+//! are interleaved: each measures both paths once at every payload, in rotating order.
 
 mod findings;
 

@@ -1,5 +1,5 @@
-//! CPU time of the server's host for a request: over plain connections, with the shim loaded, in batches of given sizes,
-//! through real helpers, pipelined, and as multiget. memcached and redis, without quotas.
+//! CPU time of the server's host for a request: over plain connections, with the shim loaded, in batches of given
+//! sizes, through real helpers, pipelined, and as multiget. memcached and redis, without quotas.
 //!
 //! Rounds are interleaved: each measures every path once. Ratios compare within a round.
 
@@ -359,7 +359,11 @@ impl Course<'_> {
                 for (n, &rate) in self.effort.rates.iter().enumerate() {
                     let cost = session.measure_again(rate, settle, length, through, tries)?;
                     let path = if helped { "helped" } else { "direct" };
-                    print_round(self.out, &format!("{} at {rate}/s {}: {path}", pair.speech, round + 1), &cost);
+                    print_round(
+                        self.out,
+                        &format!("{} at {rate}/s {}: {path}", pair.speech, round + 1),
+                        &cost,
+                    );
                     let offered = &mut self.measured.offered[first + n];
                     offered.spoilt.extend(cost.spoilt.clone());
                     let cost = cost.spoilt.is_none().then_some(cost);

@@ -1,8 +1,8 @@
-//! Throughput and CPU time of the kernel's TCP stack, for messages of 64 B to 64 KB (PostMan, Table 1). The difference in
-//! cost between small and large messages is the reason for batching.
+//! Throughput and CPU time of the kernel's TCP stack, for messages of 64 B to 64 KB (PostMan, Table 1). The difference
+//! in cost between small and large messages is the reason for batching.
 //!
-//! A plain echo server without a helper. Its host has a quota, so that the server is the limit and not the clients; closed
-//! loops keep it busy. Rounds are interleaved.
+//! A plain echo server without a helper. Its host has a quota, so that the server is the limit and not the clients;
+//! closed loops keep it busy. Rounds are interleaved.
 
 use std::io::Write;
 use std::time::Duration;

@@ -34,8 +34,8 @@ pub(crate) struct Pays {
     pub until: f64,
 }
 
-/// The range in which `helped` is below `direct`: from their crossing (on logarithmic scales) to the highest rate at which
-/// the helped latency is below [`USELESS_US`]. Both slices have a point for each rate.
+/// The range in which `helped` is below `direct`: from their crossing (on logarithmic scales) to the highest rate at
+/// which the helped latency is below [`USELESS_US`]. Both slices have a point for each rate.
 pub(crate) fn pays(rates: &[f64], direct: &[Point], helped: &[Point]) -> Option<Pays> {
     let known: Vec<(f64, f64, bool)> = rates
         .iter()
@@ -83,8 +83,8 @@ pub(crate) fn crossing(points: &[(f64, f64)]) -> Option<Crossing> {
     })
 }
 
-/// Where the ratio passes 1 between two points (position, ratio), on logarithmic scales. Exactly one of the two ratios must be
-/// below 1.
+/// Where the ratio passes 1 between two points (position, ratio), on logarithmic scales. Exactly one of the two ratios
+/// must be below 1.
 fn log_crossing((a, ratio_a): (f64, f64), (b, ratio_b): (f64, f64)) -> f64 {
     let (above, below) = (ratio_a.ln(), ratio_b.ln());
     let share = if above == below { 1.0 } else { above / (above - below) };

@@ -74,9 +74,9 @@ pub(crate) struct Course<'a> {
 }
 
 impl Course<'_> {
-    /// Measures each path at each rate. `start` starts the clients of a path and returns the helper whose batches to count;
-    /// `summary` formats a cost for the output. The returned `Result` is an error if the run stopped early; the other two
-    /// values are then incomplete.
+    /// Measures each path at each rate. `start` starts the clients of a path and returns the helper whose batches to
+    /// count; `summary` formats a cost for the output. The returned `Result` is an error if the run stopped early; the
+    /// other two values are then incomplete.
     pub fn run<'a, W: Path>(
         &mut self,
         paths: &[W],
@@ -96,7 +96,10 @@ impl Course<'_> {
                 let cost = session.measure_again(rate, *settle, *length, helper, *tries)?;
                 let (path, summary) = (paths[at].name(), summary(&cost));
                 let spoilt = spoilt_suffix(cost.spoilt.as_deref());
-                print_line(self.out, format_args!("round {}: {path} at {rate}/s: {summary}{spoilt}", round + 1));
+                print_line(
+                    self.out,
+                    format_args!("round {}: {path} at {rate}/s: {summary}{spoilt}", round + 1),
+                );
                 let spoilt = cost.spoilt.clone();
                 series[at * rates.len() + n].costs.take((cost, spoilt));
             }

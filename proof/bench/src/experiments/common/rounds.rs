@@ -5,8 +5,8 @@ use std::io::Write;
 
 use crate::results::left_out;
 
-/// All measurements in order, as (round, system). The first system rotates, because the first one after a pause may have an
-/// advantage.
+/// All measurements in order, as (round, system). The first system rotates, because the first one after a pause may
+/// have an advantage.
 pub(crate) fn turns(rounds: usize, systems: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..rounds).flat_map(move |round| (0..systems).map(move |turn| (round, (turn + round) % systems)))
 }

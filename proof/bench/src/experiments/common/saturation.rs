@@ -1,4 +1,5 @@
-//! Validity of throughput measurements in which one host should be the limit: it has a quota, and closed loops keep it busy.
+//! Validity of throughput measurements in which one host should be the limit: it has a quota, and closed loops keep it
+//! busy.
 
 use crate::measure::{QUOTA_SHARE_MAX, QUOTA_SHARE_SATURATED, Used, disturbed, stopped};
 use crate::results;

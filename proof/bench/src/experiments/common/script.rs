@@ -1,5 +1,5 @@
-//! Frames in memory, and scripted TCP clients: their frames do not depend on the stack's answers, except for sequence numbers
-//! and timestamps, so they can be written before the clock starts.
+//! Frames in memory, and scripted TCP clients: their frames do not depend on the stack's answers, except for sequence
+//! numbers and timestamps, so they can be written before the clock starts.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -50,8 +50,8 @@ impl Frames {
         self.lengths.clear();
     }
 
-    /// Adds the frame that `write` puts into its slot; `write` returns its length, or `None` for no frame. Returns whether a
-    /// frame was added; `false` without a call of `write` if the queue is full.
+    /// Adds the frame that `write` puts into its slot; `write` returns its length, or `None` for no frame. Returns
+    /// whether a frame was added; `false` without a call of `write` if the queue is full.
     pub fn push(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
         if self.len() == self.capacity {
             return false;

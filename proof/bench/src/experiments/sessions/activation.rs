@@ -1,8 +1,8 @@
 //! Relief that clients switch on by themselves (PostMan §5.3): how often clients switch while load swings around the
 //! threshold, and how long replies are late in a real burst, compared with clients that never switch.
 //!
-//! Clients are groups of sessions; each group decides as one process would. All sessions start on the server's own link port.
-//! The server's host has a quota. Two courses, each with clients that decide and with clients that never switch.
+//! Clients are groups of sessions; each group decides as one process would. All sessions start on the server's own link
+//! port. The server's host has a quota. Two courses, each with clients that decide and with clients that never switch.
 
 mod findings;
 
@@ -16,7 +16,7 @@ use spillway_load::report::Report;
 use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
-use crate::generator::{BIN_MS, Clients, Order, Traffic, Routes};
+use crate::generator::{BIN_MS, Clients, Order, Routes, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{spoilt_by, stopped};
 use crate::relief::{GRID_MS, Span, relief_ms, sla_us};
@@ -257,7 +257,13 @@ impl<'a> Setup<'a> {
         Ok(step.replies_per_s)
     }
 
-    fn run(&mut self, round: usize, course: Course, policy: Policy, known: &Known) -> Result<RunResult, Error> {
+    fn run(
+        &mut self,
+        round: usize,
+        course: Course,
+        policy: Policy,
+        known: &Known,
+    ) -> Result<RunResult, Error> {
         let mut routes = self.routes(policy == Policy::Decides);
         routes.relief = (policy == Policy::Decides).then_some(self.effort.group);
         let (schedule, judged_from, length) = self.schedule(course, known);
@@ -273,7 +279,8 @@ impl<'a> Setup<'a> {
         self.pair.check()?;
         self.helpers.iter_mut().try_for_each(Helper::check)?;
         self.tally.add_report(&report);
-        // Lag is not checked: connections that wait for late replies lag behind their schedule without a fault of the client.
+        // Lag is not checked: connections that wait for late replies lag behind their schedule without a fault of the
+        // client.
         let spoilt = spoilt_by(&used, 0).or_else(|| stopped(&used));
         let seen = RunResult { spoilt, ..RunResult::of(&report, (from_ms, end_ms), course, known) };
         print_round(self.out, round, course, policy, &seen);
@@ -339,8 +346,8 @@ impl RunResult {
     }
 }
 
-/// Parses a decision of a report, `1.234 s: group 3: name: …`. Returns its time in ms after `from_ms`, and its name; `None`
-/// for an earlier one.
+/// Parses a decision of a report, `1.234 s: group 3: name: …`. Returns its time in ms after `from_ms`, and its name;
+/// `None` for an earlier one.
 fn decided_after(what: &str, from_ms: u64) -> Option<(u64, &str)> {
     let (seconds, rest) = what.split_once(" s: ")?;
     let at_ms = (seconds.parse::<f64>().ok()? * 1000.0) as u64;
@@ -376,7 +383,8 @@ fn print_round(out: &mut dyn Write, round: usize, course: Course, policy: Policy
             ms(seen.all_moving_ms),
         ),
     );
-    let decisions: Vec<String> = seen.decisions.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let decisions: Vec<String> =
+        seen.decisions.iter().map(|(name, count)| format!("{count} {name}")).collect();
     let or_dash = |text: &str| if text.is_empty() { "–".to_owned() } else { text.to_owned() };
     let (late, decisions) = (or_dash(&seen.late_spans), or_dash(&decisions.join(", ")));
     print_line(out, format_args!("    late at {late} s; decisions: {decisions}"));

@@ -1,8 +1,9 @@
 //! Failover of sessions when their helper is killed, stopped, or cut off (PostMan, Figure 11).
 //!
-//! All sessions start on one helper, and another one is the standby. Requests form an open loop with equal intervals, at a rate
-//! far below the machine's capacity: in a closed loop every session would have a pending request, and reconnecting would
-//! compete with replies on a saturated machine. Each run has its own clients; rounds rotate the faults.
+//! All sessions start on one helper, and another one is the standby. Requests form an open loop with equal intervals,
+//! at a rate far below the machine's capacity: in a closed loop every session would have a pending request, and
+//! reconnecting would compete with replies on a saturated machine. Each run has its own clients; rounds rotate the
+//! faults.
 
 mod findings;
 mod recovery;
@@ -19,7 +20,7 @@ use spillway_load::report::Report;
 use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
-use crate::generator::{Clients, Order, Traffic, Routes};
+use crate::generator::{Clients, Order, Routes, Traffic};
 use crate::measure::{spoilt_by, stopped};
 use crate::results::Results;
 use crate::scene::Setting;

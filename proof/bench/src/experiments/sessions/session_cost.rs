@@ -1,8 +1,9 @@
-//! Cost of sessions for a request, in CPU time of the server's host and in bytes on the wire: helped, compared with library
-//! connections without sessions through the same helper; and direct on the server's link port, compared with plain TCP.
+//! Cost of sessions for a request, in CPU time of the server's host and in bytes on the wire: helped, compared with
+//! library connections without sessions through the same helper; and direct on the server's link port, compared with
+//! plain TCP.
 //!
-//! No host has a quota. Rounds are interleaved: each measures every path once, in rotating order. Ratios compare within a
-//! round.
+//! No host has a quota. Rounds are interleaved: each measures every path once, in rotating order. Ratios compare within
+//! a round.
 
 use std::io::Write;
 use std::time::Duration;
@@ -12,8 +13,8 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rates::{Course, Series, Path, find};
-use crate::generator::{Clients, Traffic, Routes};
+use crate::experiments::common::rates::{Course, Path, Series, find};
+use crate::generator::{Clients, Routes, Traffic};
 use crate::results::{Ratio, Results};
 use crate::scene::Setting;
 use crate::stage::{Cost, Helper, HelperKind, Pair, Session, Stage};
@@ -21,8 +22,8 @@ use crate::stage::{Cost, Helper, HelperKind, Pair, Session, Stage};
 pub use crate::experiments::common::rates::Effort;
 
 const CONNECTIONS: u32 = 200;
-/// A long, fixed batch delay: a session's cost shows best with many messages in a batch, where each costs little. With the
-/// default, a batch of these clients contains one or two messages.
+/// A long, fixed batch delay: a session's cost shows best with many messages in a batch, where each costs little. With
+/// the default, a batch of these clients contains one or two messages.
 const HELPER: HelperKind =
     HelperKind { library: true, batch: "fixed", max_delay: Duration::from_micros(1_000) };
 
@@ -53,7 +54,8 @@ enum Carrier {
     SessionBatched,
 }
 
-const CARRIERS: [Carrier; 4] = [Carrier::Plain, Carrier::SessionDirect, Carrier::Batched, Carrier::SessionBatched];
+const CARRIERS: [Carrier; 4] =
+    [Carrier::Plain, Carrier::SessionDirect, Carrier::Batched, Carrier::SessionBatched];
 
 impl Path for Carrier {
     fn name(self) -> &'static str {

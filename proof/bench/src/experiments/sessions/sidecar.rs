@@ -1,8 +1,8 @@
-//! Latency that a sidecar adds to a request on an idle service, and its own CPU time, for memcached, redis, and an unknown
-//! protocol.
+//! Latency that a sidecar adds to a request on an idle service, and its own CPU time, for memcached, redis, and an
+//! unknown protocol.
 //!
-//! Pairs of a measurement with direct clients and one with clients of the sidecar; the first of a pair alternates. Without a
-//! helper: the experiment shows the cost of a sidecar while no relief is active.
+//! Pairs of a measurement with direct clients and one with clients of the sidecar; the first of a pair alternates.
+//! Without a helper: the experiment shows the cost of a sidecar while no relief is active.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -189,7 +189,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 /// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("sidecar", setting)?;
-    let _ = writeln!(out, "{}; the sidecar with the clients; {RATE_PER_S}/s", setting.placement.description());
+    let _ =
+        writeln!(out, "{}; the sidecar with the clients; {RATE_PER_S}/s", setting.placement.description());
     let mut series = Vec::new();
     let mut tally = Tally::default();
     let mut machine = stage.machine(&[("memcached", "-V"), ("redis-server", "-v")])?;
@@ -276,13 +277,14 @@ fn add_results(series: &Series, results: &mut Results) {
     let few = few(pairs.len(), "pairs", PAIRS_MIN);
     let good = series.direct.iter().chain(&series.sidecar).flatten().count();
     let spoilt = left_out(&series.spoilt, good + series.spoilt.len());
-    let mut row = |system: &str, metric: &str, note: &str, value: &dyn Fn(&Measurement, &Measurement) -> f64| {
-        let values: Vec<f64> = pairs.iter().map(|(direct, sidecar)| value(direct, sidecar)).collect();
-        let row = Row::new(system, metric, "µs", &values).param("protocol", series.protocol.name());
-        results
-            .rows
-            .push(row.param("offered_per_s", RATE_PER_S).note(note).note(&spoilt).void_if(few.clone()));
-    };
+    let mut row =
+        |system: &str, metric: &str, note: &str, value: &dyn Fn(&Measurement, &Measurement) -> f64| {
+            let values: Vec<f64> = pairs.iter().map(|(direct, sidecar)| value(direct, sidecar)).collect();
+            let row = Row::new(system, metric, "µs", &values).param("protocol", series.protocol.name());
+            results
+                .rows
+                .push(row.param("offered_per_s", RATE_PER_S).note(note).note(&spoilt).void_if(few.clone()));
+        };
     row("direct", "p50_us", "", &|direct, _| direct.p50_us);
     row("sidecar", "p50_us", "", &|_, sidecar| sidecar.p50_us);
     let added = "sidecar minus direct, pair by pair; expected ≤ 60";
@@ -320,7 +322,8 @@ mod tests {
 
     #[test]
     fn added_latency_is_computed_pair_by_pair() {
-        let seen = |p50_us: f64| Some(Measurement { p50_us, p99_us: 3.0 * p50_us, cpu_us: 20.0, server_us: 9.0 });
+        let seen =
+            |p50_us: f64| Some(Measurement { p50_us, p99_us: 3.0 * p50_us, cpu_us: 20.0, server_us: 9.0 });
         let mut series = Series {
             protocol: Protocol::Redis,
             direct: vec![seen(100.0); 16],

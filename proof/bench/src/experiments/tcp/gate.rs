@@ -1,6 +1,7 @@
-//! Effects of a gate on a Linux peer. A stack with a gate acknowledges bytes a fixed time after their arrival, as a helper does
-//! that waits for its server's acknowledgement. Measures bulk throughput, and round trips whose answers come at once or with
-//! the acknowledgement. No frame is lost, so every retransmission of the peer is spurious. Every byte is compared.
+//! Effects of a gate on a Linux peer. A stack with a gate acknowledges bytes a fixed time after their arrival, as a
+//! helper does that waits for its server's acknowledgement. Measures bulk throughput, and round trips whose answers
+//! come at once or with the acknowledgement. No frame is lost, so every retransmission of the peer is spurious. Every
+//! byte is compared.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use spillway_xdp::FaultsOptions;
 use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::common::rounds::{Rounds, print_line, turns};
-use crate::experiments::tcp::kernel_peer::{Gate, Plan, Measured, Site, System, Work};
+use crate::experiments::tcp::kernel_peer::{Gate, Measured, Plan, Site, System, Work};
 use crate::results::{Check, Ratio, Results, Row};
 use crate::scene::Setting;
 

@@ -3,7 +3,8 @@
 //!
 //! The programs of both kernels run on one core; the loop (our stack with its application, or the cable between two
 //! kernels) on another core if the machine has one. The thread that writes a frame to a TAP interface also executes the
-//! kernel's receive path up to the socket, so the loop's CPU time contains all protocol work except that of sending programs.
+//! kernel's receive path up to the socket, so the loop's CPU time contains all protocol work except that of sending
+//! programs.
 
 mod forward;
 mod pattern;
@@ -35,9 +36,9 @@ pub(super) const MTU: u16 = 1500;
 const PORT: u16 = 7000;
 /// Limit for connecting, for each command of the setup, and for the end of a loop.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Settings of both kernels. Receive windows are 1 MB (half of a buffer), as in the stack, which no interface's queue drops.
-/// Unsent data waits in the programs, not in megabytes of socket buffers. A connection does not inherit path metrics of an
-/// earlier one.
+/// Settings of both kernels. Receive windows are 1 MB (half of a buffer), as in the stack, which no interface's queue
+/// drops. Unsent data waits in the programs, not in megabytes of socket buffers. A connection does not inherit path
+/// metrics of an earlier one.
 const SYSCTLS: [(&str, &str); 3] = [
     ("net/ipv4/tcp_rmem", "4096 131072 2097152"),
     ("net/ipv4/tcp_notsent_lowat", "262144"),
@@ -302,8 +303,8 @@ impl Site {
         })?;
         let running = Running::cable(&self.cable, taps, plan)?;
         let ran = self.run_peer(plan, &running);
-        // After a success the program's connection has ended, so it returns. After a failure it may still wait for a connection;
-        // closing the laboratory ends it.
+        // After a success the program's connection has ended, so it returns. After a failure it may still wait for a
+        // connection; closing the laboratory ends it.
         let other = match &ran {
             Ok(_) => Some(
                 program.join().map_err(|_| Error::process("a program of the other kernel", "it panicked"))?,

@@ -1,8 +1,10 @@
-//! Time to move a connection from one user-level stack to another: export, serialise, parse, import. By the number of queued
-//! bytes and of bytes received out of order. Without network and switch: Capybara's figure, too, is the work of the hosts.
+//! Time to move a connection from one user-level stack to another: export, serialise, parse, import. By the number of
+//! queued bytes and of bytes received out of order. Without network and switch: Capybara's figure, too, is the work of
+//! the hosts.
 //!
-//! All connections move together, phase by phase, and move back in the next pass. Each phase is timed over all connections, so
-//! that reading the clock costs little, and caches are as in a server that moves many connections at once.
+//! All connections move together, phase by phase, and move back in the next pass. Each phase is timed over all
+//! connections, so that reading the clock costs little, and caches are as in a server that moves many connections at
+//! once.
 
 use std::io::Write;
 use std::time::Instant;
@@ -142,7 +144,8 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Opens a connection with `load.queued` unacknowledged bytes, and `load.early` received bytes behind a gap of one byte.
+    /// Opens a connection with `load.queued` unacknowledged bytes, and `load.early` received bytes behind a gap of one
+    /// byte.
     fn open(&mut self, client: &mut Client, load: Load) -> Result<(), String> {
         let mut frame = Frames::new(1);
         frame.push(|slot| Some(client.syn(slot)));

@@ -1,8 +1,9 @@
-//! Cost of a message of 64 bytes in the user-level stack, without a network card: frames are in memory, clients are scripted,
-//! and one thread runs everything. Measures an echo server on our stack and on smoltcp, and a helper's round trip.
+//! Cost of a message of 64 bytes in the user-level stack, without a network card: frames are in memory, clients are
+//! scripted, and one thread runs everything. Measures an echo server on our stack and on smoltcp, and a helper's round
+//! trip.
 //!
-//! Rounds are interleaved. valgrind counts instructions of the same program: counts do not depend on other work, and their
-//! ratios compare code rather than machines.
+//! Rounds are interleaved. valgrind counts instructions of the same program: counts do not depend on other work, and
+//! their ratios compare code rather than machines.
 
 mod counted;
 mod echo;

@@ -1,5 +1,5 @@
-//! Our stack with a kernel as its peer, compared with two kernels, over interfaces of the same kind: bulk throughput in each
-//! direction, and round trips; without faults, with loss, and with reordering. Every byte is compared.
+//! Our stack with a kernel as its peer, compared with two kernels, over interfaces of the same kind: bulk throughput in
+//! each direction, and round trips; without faults, with loss, and with reordering. Every byte is compared.
 //!
 //! Rounds are interleaved, and a round's faults have the same seeds for both systems.
 
@@ -13,7 +13,7 @@ use spillway_xdp::FaultsOptions;
 use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::common::rounds::{Rounds, print_line, turns};
-use crate::experiments::tcp::kernel_peer::{Plan, Measured, Site, System, Work};
+use crate::experiments::tcp::kernel_peer::{Measured, Plan, Site, System, Work};
 use crate::results::Results;
 use crate::scene::Setting;
 

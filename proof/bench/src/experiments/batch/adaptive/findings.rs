@@ -16,7 +16,10 @@ struct Comparison {
 
 impl Comparison {
     /// `None` if both rounds have too few valid steps in common.
-    fn of(ours: &[Result<Measurement, String>], theirs: &[Result<Measurement, String>]) -> Option<Comparison> {
+    fn of(
+        ours: &[Result<Measurement, String>],
+        theirs: &[Result<Measurement, String>],
+    ) -> Option<Comparison> {
         let both: Vec<(&Measurement, &Measurement)> = ours
             .iter()
             .zip(theirs)
@@ -25,8 +28,9 @@ impl Comparison {
         if both.is_empty() || both.len() * 10 < ours.len() * STEPS_OF_TEN_MIN {
             return None;
         }
-        let mean =
-            |of: fn(&Measurement) -> f64| geometric_mean(both.iter().map(|(ours, theirs)| of(ours) / of(theirs)));
+        let mean = |of: fn(&Measurement) -> f64| {
+            geometric_mean(both.iter().map(|(ours, theirs)| of(ours) / of(theirs)))
+        };
         Some(Comparison { p99: mean(|seen| seen.p99_us), server_cpu: mean(|seen| seen.server_us) })
     }
 

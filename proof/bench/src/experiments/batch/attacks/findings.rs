@@ -2,7 +2,7 @@
 
 use crate::results::{Check, Ratio, Results, Row, few, left_out};
 
-use super::{MAX_MEMORY_MIB, Round, AttackResult, PATHS};
+use super::{AttackResult, MAX_MEMORY_MIB, PATHS, Round};
 
 const ROUNDS_MIN: usize = 5;
 /// Memory of a helper that `max_memory` does not count, in MiB.
@@ -107,7 +107,13 @@ mod tests {
     use crate::machine::Machine;
 
     fn seen(rounds: Vec<Round>) -> AttackResult {
-        AttackResult { rounds, requests: 9_000, helper_rss_mib: 96.0, server_grown_mib: 3.0, ..AttackResult::new(ATTACKS[2]) }
+        AttackResult {
+            rounds,
+            requests: 9_000,
+            helper_rss_mib: 96.0,
+            server_grown_mib: 3.0,
+            ..AttackResult::new(ATTACKS[2])
+        }
     }
 
     fn round(attacked_us: [Option<f64>; 3]) -> Round {
@@ -146,7 +152,10 @@ mod tests {
         };
         assert_eq!(failed(seen(calm())), Vec::<String>::new());
         assert_eq!(failed(AttackResult { failed: 1, ..seen(calm()) }), ["failed_requests"]);
-        assert_eq!(failed(AttackResult { ended: Some("the helper ended".into()), ..seen(calm()) }), ["alive_D4"]);
+        assert_eq!(
+            failed(AttackResult { ended: Some("the helper ended".into()), ..seen(calm()) }),
+            ["alive_D4"]
+        );
         let mut rounds = calm();
         rounds[3].link_ms = None;
         assert_eq!(failed(seen(rounds)), ["linked_D4"]);

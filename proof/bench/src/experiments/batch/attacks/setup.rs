@@ -25,7 +25,8 @@ use crate::stop;
 
 use super::new_connections::NewConnections;
 use super::{
-    Attack, CONNECTIONS, Effort, MAX_MEMORY_MIB, Method, PATHS, RATE_PER_S, Round, AttackResult, Stderr, Target,
+    Attack, AttackResult, CONNECTIONS, Effort, MAX_MEMORY_MIB, Method, PATHS, RATE_PER_S, Round, Stderr,
+    Target,
 };
 
 const READY_WITHIN: Duration = Duration::from_secs(30);

@@ -100,8 +100,9 @@ fn goodput_rows(series: &Series, results: &mut Results) {
     }
 }
 
-/// Why the goodput of a series is void. A ramp that ended early yields a lower bound. As the denominator of a ratio it makes
-/// the ratio too large, so direct series are void; as the numerator it makes the ratio too small, so helped series are not.
+/// Why the goodput of a series is void. A ramp that ended early yields a lower bound. As the denominator of a ratio it
+/// makes the ratio too large, so direct series are void; as the numerator it makes the ratio too small, so helped
+/// series are not.
 fn void(series: &Series) -> Vec<String> {
     if series.system == System::Helped { Vec::new() } else { troubles(series) }
 }

@@ -1,5 +1,5 @@
-//! Alternatives to a helper in a burst: data migration as the paper emulates it, and a server that gets the helper's CPU
-//! time. Also a probe of the direct port while other clients are helped.
+//! Alternatives to a helper in a burst: data migration as the paper emulates it, and a server that gets the helper's
+//! CPU time. Also a probe of the direct port while other clients are helped.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
@@ -11,18 +11,18 @@ use spillway_load::Report;
 
 use super::{Course, RAMP_S, ROUNDS, Series, spoilt};
 use crate::error::Error;
-use crate::generator::{Clients, Generators, Order, BIN_REPORT_DELAY};
+use crate::generator::{BIN_REPORT_DELAY, Clients, Generators, Order};
 use crate::measure::{Snapshot, Used, stopped};
 use crate::relief::{self, Span};
 use crate::scenario::{self, Plan};
 use crate::scene::{Scene, System};
 use crate::stats::median;
 
-/// The paper copies 6.4 GB, a tenth of the data, from a server with 16 hardware threads. Our server has a tenth of one thread,
-/// so the volume is divided by the same factor, 160.
+/// The paper copies 6.4 GB, a tenth of the data, from a server with 16 hardware threads. Our server has a tenth of one
+/// thread, so the volume is divided by the same factor, 160.
 pub(super) const COPIED_BYTES: u64 = 40_000_000;
-/// The burst of this comparison, as a multiple of the direct capacity. The half of it that remains after a migration must be
-/// below the capacity, or migration could not help.
+/// The burst of this comparison, as a multiple of the direct capacity. The half of it that remains after a migration
+/// must be below the capacity, or migration could not help.
 pub(super) const BURST_TIMES: f64 = 1.6;
 const RUNS: usize = 3;
 const LIGHT_MS: u64 = 2_000;
@@ -202,8 +202,8 @@ fn stalls(scene: &Scene, since: &Snapshot) -> Result<Vec<String>, Error> {
     Ok(stopped(&used).into_iter().collect())
 }
 
-/// A process on the server's host, within its quota, that sends dummy data to another host. As in the paper, it does not read
-/// the data from the server's memory, which favours migration.
+/// A process on the server's host, within its quota, that sends dummy data to another host. As in the paper, it does
+/// not read the data from the server's memory, which favours migration.
 struct Copy {
     sender: Process,
     receiver: Receiver,

@@ -12,7 +12,7 @@ use spillway_load::config::Speech;
 use crate::error::Error;
 use crate::experiments::common::rounds::{print_line, turns};
 use crate::experiments::common::saturation::few;
-use crate::generator::{Clients, Order, Traffic, Routes};
+use crate::generator::{Clients, Order, Routes, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{disturbed, stopped};
 use crate::results::{Results, Row, left_out};

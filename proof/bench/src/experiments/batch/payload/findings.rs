@@ -1,6 +1,6 @@
 //! Throughput and crossings as rows and ratios.
 
-use super::{Effort, Measurement, Series, Path};
+use super::{Effort, Measurement, Path, Series};
 use crate::experiments::common::curves::{Crossing, crossing};
 use crate::experiments::common::saturation::{few, limit_note};
 use crate::results::{Ratio, Results, Row};

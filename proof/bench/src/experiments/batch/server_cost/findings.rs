@@ -2,7 +2,7 @@
 
 use spillway_load::config::Speech;
 
-use super::{Effort, Measured, Offered, Series, Path, request_name};
+use super::{Effort, Measured, Offered, Path, Series, request_name};
 use crate::results::{Check, Ratio, Results, Row, few, left_out};
 use crate::stage::Cost;
 use crate::stats::{median, paired_ratios};

@@ -10,10 +10,10 @@ const RECOVERED: &str = "from the fault to the first moment, looked for every 10
 const THROUGHPUT: &str =
     "the same, counting all right replies by the time at which they came: a backlog helps";
 const LOST: &str = "requests without a reply when the run ended";
-const REPEATED: &str = "bytes that nobody asked for: a session has one request under way, so a reply that comes again is \
-                        either too long, or there is no request for it, or it shifts all later ones";
-const REORDERED: &str = "replies that are not the one asked for: values follow from their key, and the reply names it, so \
-                         an altered byte, another request's reply and one that was missed all show";
+const REPEATED: &str = "bytes without a pending request: a session has one request under way, so a repeated reply \
+                        is either too long, or has no request, or shifts all later ones";
+const REORDERED: &str = "replies to another request: values follow from their key, and the reply names it, so an \
+                         altered byte, another request's reply and a missing reply are all found";
 
 pub(super) fn add_results(series: &[(Fault, Vec<RunResult>); 3], effort: &Effort, results: &mut Results) {
     for (fault, seen) in series {

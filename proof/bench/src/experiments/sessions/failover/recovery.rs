@@ -38,8 +38,8 @@ pub fn before(bins: &[Bin], fault_ms: u64, figure: Figure) -> f64 {
     sum(bins, from_ms, to_ms, figure) as f64 * BIN_MS as f64 / BEFORE_MS as f64
 }
 
-/// Time from the fault to the first moment, in steps of [`GRID_MS`], from which [`BINS_GOOD`] bins of [`BIN_MS`] in a row
-/// each have at least [`SHARE_GOOD`] of the figure before the fault. `None` without such a moment before `end_ms`.
+/// Time from the fault to the first moment, in steps of [`GRID_MS`], from which [`BINS_GOOD`] bins of [`BIN_MS`] in a
+/// row each have at least [`SHARE_GOOD`] of the figure before the fault. `None` without such a moment before `end_ms`.
 pub fn recovered_ms(bins: &[Bin], fault_ms: u64, end_ms: u64, figure: Figure) -> Option<u64> {
     let wanted = SHARE_GOOD * before(bins, fault_ms, figure);
     let good = |at_ms: u64| {
@@ -117,7 +117,11 @@ mod tests {
         let relapse = bins(|at| if at < 50 || (300..320).contains(&at) { (0, 0) } else { (10, 10) });
         assert_eq!(recovered_ms(&relapse, FAULT_MS, 4_000, timely), Some(317));
         assert_eq!(recovered_ms(&bins(|_| (9, 9)), FAULT_MS, 4_000, timely), None);
-        assert_eq!(recovered_ms(&bins(|_| (10, 10)), FAULT_MS, 2_200, timely), None, "shorter than three bins");
+        assert_eq!(
+            recovered_ms(&bins(|_| (10, 10)), FAULT_MS, 2_200, timely),
+            None,
+            "shorter than three bins"
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! A fixed byte pattern. Both ends compute the expected bytes from their offset, so that they can compare every byte at the
-//! cost of reading it.
+//! A fixed byte pattern. Both ends compute the expected bytes from their offset, so that they can compare every byte at
+//! the cost of reading it.
 
 use std::sync::LazyLock;
 

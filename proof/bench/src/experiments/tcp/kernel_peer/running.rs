@@ -20,7 +20,7 @@ use spillway_xdp::{
 
 use super::forward::{Forward, Watching};
 use super::roles::{Role, Roles, Stream};
-use super::{MTU, TIMEOUT, Plan, Sender};
+use super::{MTU, Plan, Sender, TIMEOUT};
 use crate::error::Error;
 
 /// The stack's MAC address. The kernel's end of the TAP interface has another one.
@@ -146,7 +146,8 @@ impl Loop {
         let mut is_clean = true;
         let cpu_start = cpu();
         let mut loop_share = None;
-        // Never set. After `self.stop` is set, waiting for it would return at once; the loop waits for this one instead.
+        // Never set. After `self.stop` is set, waiting for it would return at once; the loop waits for this one
+        // instead.
         let never = Stop::new()?;
         loop {
             if is_clean && self.has_faults.load(Ordering::Acquire) {

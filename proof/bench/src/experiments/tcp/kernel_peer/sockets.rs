@@ -72,7 +72,8 @@ pub fn take(mut stream: &TcpStream, length: Duration) -> io::Result<Stream> {
     }
 }
 
-/// Sends requests for `length`, one at a time. Returns the latency of each answer in ns, and the number of wrong answers.
+/// Sends requests for `length`, one at a time. Returns the latency of each answer in ns, and the number of wrong
+/// answers.
 pub fn ask(mut stream: &TcpStream, length: Duration) -> io::Result<(Vec<u64>, u64)> {
     let (start, mut took, mut wrong) = (Instant::now(), Vec::new(), 0);
     let mut answer = [0; MESSAGE_BYTES];

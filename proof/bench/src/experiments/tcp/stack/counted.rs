@@ -1,5 +1,5 @@
-//! Instruction counts: this program runs itself under valgrind, which counts inside one function. Unlike times, counts do not
-//! depend on other work on the machine.
+//! Instruction counts: this program runs itself under valgrind, which counts inside one function. Unlike times, counts
+//! do not depend on other work on the machine.
 
 use std::fmt;
 use std::path::Path;
@@ -53,8 +53,8 @@ pub fn serve(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// Instructions for each message, from the difference between `messages` and five times as many. `None` if valgrind cannot
-/// be started.
+/// Instructions for each message, from the difference between `messages` and five times as many. `None` if valgrind
+/// cannot be started.
 pub fn each(
     place: &Place,
     program: &Path,

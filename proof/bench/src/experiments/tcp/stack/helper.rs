@@ -1,5 +1,5 @@
-//! A helper's round trip on our stack: it receives requests of clients as frames, sends a batch to the server, receives the
-//! server's batch, and sends replies as frames. The server's work is not counted; there is no network card.
+//! A helper's round trip on our stack: it receives requests of clients as frames, sends a batch to the server, receives
+//! the server's batch, and sends replies as frames. The server's work is not counted; there is no network card.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -133,8 +133,8 @@ impl Scene {
         if answers.is_empty() { Ok(()) } else { Err("an answer to a bare acknowledgement".into()) }
     }
 
-    /// Runs the requests of a turn up to their replies. Returns their number, the helper's time in ns, and the number of frames
-    /// on the link.
+    /// Runs the requests of a turn up to their replies. Returns their number, the helper's time in ns, and the number
+    /// of frames on the link.
     fn round_trips(&mut self) -> Result<(usize, u64, usize), String> {
         let many = TURN.min(self.clients.len());
         for _ in 0..many {

@@ -1,6 +1,6 @@
 //! Results of `tcp-interop` as rows, ratios and checks.
 
-use super::{Series, FaultRates};
+use super::{FaultRates, Series};
 use crate::experiments::tcp::kernel_peer::{Measured, System, Work};
 use crate::results::{Check, Ratio, Results, Row};
 
@@ -98,10 +98,8 @@ fn checks(all: &[Series], results: &mut Results) {
         "connections given up or reset, or frames that were malformed",
     ));
     let faults = |is_faulty: bool| {
-        let runs = all
-            .iter()
-            .filter(move |s| s.rates.suffix.is_empty() != is_faulty)
-            .flat_map(|s| s.rounds.good());
+        let runs =
+            all.iter().filter(move |s| s.rates.suffix.is_empty() != is_faulty).flat_map(|s| s.rounds.good());
         runs.map(|seen| seen.faulted.lost + seen.faulted.reordered).sum::<u64>()
     };
     let (there, elsewhere) = (faults(true), faults(false));
