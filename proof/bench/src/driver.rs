@@ -314,7 +314,7 @@ fn read(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<usize, String> {
         return match stream.read(buffer) {
             Ok(0) => Err("the server closed the connection".into()),
             Ok(count) => Ok(count),
-            // A stop and SIGCONT also interrupts a read that has a timeout (signal(7)).
+            // SIGSTOP and SIGCONT also interrupt a read that has a timeout (signal(7)).
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             Err(e) => Err(format!("cannot read a reply: {e}")),
         };

@@ -18,7 +18,7 @@ use crate::stop;
 
 /// Width of the generators' bins, in ms: the grid of relief times.
 pub const BIN_MS: u64 = crate::relief::GRID_MS;
-/// A generator reports a bin this long after its end. Requests without a reply by then are over every SLA in use.
+/// Wait after the end of a bin before its counts are used. A request without a reply by then is over every SLA in use.
 pub const BIN_REPORT_DELAY: Duration = Duration::from_millis(250);
 /// Limit for connecting, filling, and moving.
 const READY_WITHIN: Duration = Duration::from_secs(60);

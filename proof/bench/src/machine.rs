@@ -63,7 +63,7 @@ fn model(cpuinfo: &str) -> String {
     value("model name").or_else(|| value("Processor")).unwrap_or("unknown").to_owned()
 }
 
-/// CPU time of the whole machine since boot: shows what disturbed a measurement from outside.
+/// CPU times of the machine and of this process, to find out what disturbed a measurement from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Load {
     /// CPU time of all processes and interrupts on all cores, in s.
@@ -108,7 +108,7 @@ fn exact_s() -> Option<f64> {
 
 fn parse(stat: &str) -> Load {
     let line = stat.lines().find(|line| line.starts_with("cpu ")).unwrap_or_default();
-    let ticks: Vec<u64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let ticks: Vec<u64> = line.split_whitespace().skip(1).filter_map(|column| column.parse().ok()).collect();
     // user, nice, system, idle, iowait, irq, softirq, steal
     let sum = |columns: &[usize]| columns.iter().filter_map(|&n| ticks.get(n)).sum::<u64>() as f64 * TICK_S;
     Load { busy_s: sum(&[0, 1, 2, 5, 6]), stolen_s: sum(&[7]), own_s: 0.0 }

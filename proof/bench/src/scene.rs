@@ -88,9 +88,9 @@ impl System {
 }
 
 impl Placement {
-    /// The placement on a number of cores: server and helper on the first and the rest on the second of two; each on
-    /// its own of four. The bridge is never on the server's core if there are two: packets would then reach the server
-    /// without an interrupt to another core, more cheaply than from a network card.
+    /// The placement on a number of cores. On two, server and helper share the first core, the others the second; on
+    /// four, each has its own. The bridge shares the server's core only if there is no other: packets would then reach
+    /// the server without an interrupt to another core, more cheaply than from a network card.
     pub fn on(cores: usize) -> Placement {
         match cores {
             0 | 1 => Placement { server: 0, helper: 0, clients: 0, bridge: 0 },

@@ -10,7 +10,7 @@ use crate::error::Error;
 /// Limit for writing the results after a signal.
 const STATES_WITHIN: Duration = Duration::from_secs(30);
 
-/// Makes SIGINT and other signals stop an experiment; a second signal ends this process at once.
+/// Lets a termination signal, such as SIGINT, stop an experiment; a second one ends this process at once.
 pub fn by_signals() {
     spillway_lab::finish_within(STATES_WITHIN);
 }

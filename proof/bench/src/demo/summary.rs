@@ -170,14 +170,14 @@ pub(super) fn relief_line(demo: &Demo) -> String {
 
 /// CPU time of each host for a request, direct and helped.
 fn costs(run: &Relieved) -> String {
-    let words = |(from_ms, to_ms): (u64, u64)| {
+    let cpu_us = |(from_ms, to_ms): (u64, u64)| {
         let (used, replies) = run.between(from_ms, to_ms);
         used.us_per_request(replies).map(|(host, us)| format!("{host} {us:.1}")).join(", ")
     };
     format!(
         "CPU µs a request: direct at light load {}; helped in the burst {}",
-        words(run.light()),
-        words(run.relieved())
+        cpu_us(run.light()),
+        cpu_us(run.relieved())
     )
 }
 

@@ -114,7 +114,7 @@ impl Page {
         for (heading, table) in &self.tables {
             let _ = write!(page, "<h2>{}</h2>\n{}", escape(heading), html_table(table));
         }
-        list(&mut page, "What the words mean", &self.definitions);
+        list(&mut page, "Definitions", &self.definitions);
         list(&mut page, "Where this ran", &self.setting);
         page.push_str("</body>\n</html>\n");
         page

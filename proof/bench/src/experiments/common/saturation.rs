@@ -8,13 +8,13 @@ const ROUNDS_MIN: usize = 3;
 
 /// Why a measurement is spoilt; `share` is the used share of the limiting host's quota, 0 to 1. Other busy hosts of the
 /// laboratory do not spoil a measurement: [`limit`] reports them.
-pub(crate) fn spoilt(used: &Used, who: &str, share: f64) -> Option<String> {
-    let over = (share > QUOTA_SHARE_MAX).then(|| format!("{who} used {:.0} % of the quota", share * 100.0));
+pub(crate) fn spoilt(used: &Used, host: &str, share: f64) -> Option<String> {
+    let over = (share > QUOTA_SHARE_MAX).then(|| format!("{host} used {:.0} % of the quota", share * 100.0));
     over.or_else(|| disturbed(used)).or_else(|| stopped(used))
 }
 
 /// CPU use of all hosts, if the limiting host did not use up its quota: the measured throughput is then a lower bound.
-pub(crate) fn limit(used: &Used, who: &str, share: f64) -> Option<String> {
+pub(crate) fn limit(used: &Used, host: &str, share: f64) -> Option<String> {
     (share < QUOTA_SHARE_SATURATED).then(|| {
         let busy = [
             ("server", used.server_s()),
@@ -23,7 +23,7 @@ pub(crate) fn limit(used: &Used, who: &str, share: f64) -> Option<String> {
             ("bridge", used.bridge_s),
         ]
         .map(|(name, seconds)| format!("{name} {:.0} %", used.percent(seconds)));
-        format!("{who} used {:.0} % of the quota; of a core: {}", share * 100.0, busy.join(", "))
+        format!("{host} used {:.0} % of the quota; of a core: {}", share * 100.0, busy.join(", "))
     })
 }
 

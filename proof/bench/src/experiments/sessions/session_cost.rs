@@ -43,7 +43,7 @@ fn quick() -> Effort {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Carrier {
+enum ClientKind {
     /// Plain TCP to a server without the shim.
     Plain,
     /// Sessions on the server's own link port, each with its own link.
@@ -54,23 +54,23 @@ enum Carrier {
     SessionBatched,
 }
 
-const CARRIERS: [Carrier; 4] =
-    [Carrier::Plain, Carrier::SessionDirect, Carrier::Batched, Carrier::SessionBatched];
+const CLIENT_KINDS: [ClientKind; 4] =
+    [ClientKind::Plain, ClientKind::SessionDirect, ClientKind::Batched, ClientKind::SessionBatched];
 
-impl Path for Carrier {
+impl Path for ClientKind {
     fn name(self) -> &'static str {
         match self {
-            Carrier::Plain => "direct, plain TCP",
-            Carrier::SessionDirect => "direct, sessions",
-            Carrier::Batched => "helped, no sessions",
-            Carrier::SessionBatched => "helped, sessions",
+            ClientKind::Plain => "direct, plain TCP",
+            ClientKind::SessionDirect => "direct, sessions",
+            ClientKind::Batched => "helped, no sessions",
+            ClientKind::SessionBatched => "helped, sessions",
         }
     }
 }
 
-impl Carrier {
+impl ClientKind {
     fn is_helped(self) -> bool {
-        matches!(self, Carrier::Batched | Carrier::SessionBatched)
+        matches!(self, ClientKind::Batched | ClientKind::SessionBatched)
     }
 }
 
@@ -90,10 +90,10 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let machine = stage.machine(&[("memcached", "-V")])?;
     let mut course = Course { effort, pair: &mut pair, out };
     let (series, tally, ended) = course.run(
-        &CARRIERS,
-        |pair, carrier| {
-            let session = start(&stage, pair, &helper, carrier, effort.rates[0])?;
-            Ok((session, carrier.is_helped().then_some(&helper)))
+        &CLIENT_KINDS,
+        |pair, kind| {
+            let session = start(&stage, pair, &helper, kind, effort.rates[0])?;
+            Ok((session, kind.is_helped().then_some(&helper)))
         },
         |cost| {
             format!(
@@ -117,28 +117,28 @@ fn start<'a>(
     stage: &'a Stage,
     pair: &Pair,
     helper: &Helper,
-    carrier: Carrier,
+    kind: ClientKind,
     rate_per_s: f64,
 ) -> Result<Session<'a>, Error> {
     let traffic = Traffic::default();
     let key = stage.client_key().to_owned();
-    let server = if carrier == Carrier::Plain { &pair.plain } else { &pair.shimmed };
+    let server = if kind == ClientKind::Plain { &pair.plain } else { &pair.shimmed };
     let plain = stage.clients(server.address(), &traffic, CONNECTIONS);
     let routes = |helpers, link| Routes { helpers, standby: false, link, relief: None, key: key.clone() };
-    let clients = match carrier {
-        Carrier::Plain => plain,
-        Carrier::SessionDirect => Clients { sessions: Some(routes(Vec::new(), Some(pair.link))), ..plain },
-        Carrier::Batched => Clients { helpers: Some((vec![helper.address], key)), ..plain },
-        Carrier::SessionBatched => Clients { sessions: Some(routes(vec![helper.address], None)), ..plain },
+    let clients = match kind {
+        ClientKind::Plain => plain,
+        ClientKind::SessionDirect => Clients { sessions: Some(routes(Vec::new(), Some(pair.link))), ..plain },
+        ClientKind::Batched => Clients { helpers: Some((vec![helper.address], key)), ..plain },
+        ClientKind::SessionBatched => Clients { sessions: Some(routes(vec![helper.address], None)), ..plain },
     };
     let mut session = stage.session_of(&clients, &traffic)?;
-    if carrier == Carrier::Batched {
+    if kind == ClientKind::Batched {
         session.move_to_helper(rate_per_s)?;
     }
     Ok(session)
 }
 
-fn rows(series: &Series<Carrier>, results: &mut Results) {
+fn rows(series: &Series<ClientKind>, results: &mut Results) {
     let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Cost) -> Option<f64>, note: &str| {
         results.rows.push(series.row(metric, unit, value, note));
     };
@@ -158,21 +158,21 @@ fn rows(series: &Series<Carrier>, results: &mut Results) {
     row("p99_us", "µs", &|cost| cost.span.quantile_us(0.99).map(|us| us as f64), "");
 }
 
-fn ratios(series: &[Series<Carrier>], effort: &Effort, results: &mut Results) {
+fn ratios(series: &[Series<ClientKind>], effort: &Effort, results: &mut Results) {
     let comparisons = [
         (
             ["session_over_plain_batched_cpu", "session_over_plain_batched_wire"],
-            (Carrier::SessionBatched, Carrier::Batched),
+            (ClientKind::SessionBatched, ClientKind::Batched),
             "helped; expected CPU ≤ 1.1",
         ),
         (
             ["session_direct_over_plain", "session_direct_over_plain_wire"],
-            (Carrier::SessionDirect, Carrier::Plain),
+            (ClientKind::SessionDirect, ClientKind::Plain),
             "a link each, against plain TCP",
         ),
     ];
     for &rate in &effort.rates {
-        for ([cpu, wire], (ours, theirs), words) in comparisons {
+        for ([cpu, wire], (ours, theirs), note) in comparisons {
             let (Some(ours), Some(theirs)) = (find(series, ours, rate), find(series, theirs, rate)) else {
                 continue;
             };
@@ -183,7 +183,7 @@ fn ratios(series: &[Series<Carrier>], effort: &Effort, results: &mut Results) {
             for (name, what, value) in figures {
                 let name = format!("{name}{}", effort.suffix(rate));
                 let ratio = Ratio::paired(&name, &ours.each(value), &theirs.each(value));
-                results.ratios.push(ratio.note(format!("{what}, at {rate}/s; {words}")));
+                results.ratios.push(ratio.note(format!("{what}, at {rate}/s; {note}")));
             }
         }
     }
@@ -195,23 +195,23 @@ mod tests {
     use crate::machine::Machine;
     use crate::measure::Used;
 
-    fn series(carrier: Carrier, rate_per_s: f64, us: &[f64]) -> Series<Carrier> {
+    fn series(kind: ClientKind, rate_per_s: f64, us: &[f64]) -> Series<ClientKind> {
         let cost = |&us: &f64| {
             let used = Used { seconds: 1.0, server_process_s: us * 0.01, ..Used::default() };
             (us > 0.0).then(|| Cost { used, requests: 10_000, wire_bytes: 4_000_000, ..Cost::default() })
         };
-        Series { path: carrier, rate_per_s, costs: us.iter().map(cost).collect() }
+        Series { path: kind, rate_per_s, costs: us.iter().map(cost).collect() }
     }
 
     #[test]
     fn sessions_are_compared_with_the_same_path_without_sessions() {
         let all = [
-            series(Carrier::Batched, 10_000.0, &[8.0, 8.0, 8.0, 8.0, 8.0, 0.0]),
-            series(Carrier::SessionBatched, 10_000.0, &[8.4; 6]),
-            series(Carrier::Plain, 10_000.0, &[20.0; 6]),
-            series(Carrier::SessionDirect, 10_000.0, &[25.0; 6]),
-            series(Carrier::Plain, 2_000.0, &[20.0; 6]),
-            series(Carrier::SessionDirect, 2_000.0, &[25.0; 2]),
+            series(ClientKind::Batched, 10_000.0, &[8.0, 8.0, 8.0, 8.0, 8.0, 0.0]),
+            series(ClientKind::SessionBatched, 10_000.0, &[8.4; 6]),
+            series(ClientKind::Plain, 10_000.0, &[20.0; 6]),
+            series(ClientKind::SessionDirect, 10_000.0, &[25.0; 6]),
+            series(ClientKind::Plain, 2_000.0, &[20.0; 6]),
+            series(ClientKind::SessionDirect, 2_000.0, &[25.0; 2]),
         ];
         let mut results = Results::new("session-cost", Machine::default());
         all.iter().for_each(|series| rows(series, &mut results));

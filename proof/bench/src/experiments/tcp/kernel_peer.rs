@@ -36,9 +36,9 @@ pub(super) const MTU: u16 = 1500;
 const PORT: u16 = 7000;
 /// Limit for connecting, for each command of the setup, and for the end of a loop.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Settings of both kernels. Receive windows are 1 MB (half of a buffer), as in the stack, which no interface's queue
-/// drops. Unsent data waits in the programs, not in megabytes of socket buffers. A connection does not inherit path
-/// metrics of an earlier one.
+/// Settings of both kernels. Receive windows are 1 MB (half of a buffer), as in the stack; every interface's queue is
+/// long enough for them. Unsent data waits in the programs, not in megabytes of socket buffers. A connection does not
+/// inherit path metrics of an earlier one.
 const SYSCTLS: [(&str, &str); 3] = [
     ("net/ipv4/tcp_rmem", "4096 131072 2097152"),
     ("net/ipv4/tcp_notsent_lowat", "262144"),

@@ -169,9 +169,9 @@ impl Scene {
         }
         let piece = vec![7; usize::from(MTU) - 100];
         for from in (0..load.early).step_by(piece.len()) {
-            let many = piece.len().min(load.early - from);
+            let length = piece.len().min(load.early - from);
             frame.clear();
-            frame.push(|slot| Some(client.early(1 + from as u32, &piece[..many], slot))); // below a window
+            frame.push(|slot| Some(client.early(1 + from as u32, &piece[..length], slot))); // below a window
             if self.stacks[0].handle_frame(self.now, frame.get(0)).is_some() {
                 return Err("bytes behind a gap were delivered".into());
             }
@@ -196,9 +196,9 @@ impl Scene {
     /// Moves all connections from the first stack to the second, and swaps the stacks.
     fn pass(&mut self) -> Result<Times, String> {
         self.now = Time(self.now.0 + 1_000);
-        let (now, many) = (self.now, self.conns.len());
+        let (now, count) = (self.now, self.conns.len());
         let [source, target] = &mut self.stacks;
-        let each = |start: Instant| start.elapsed().as_nanos() as f64 / 1000.0 / many as f64;
+        let each = |start: Instant| start.elapsed().as_nanos() as f64 / 1000.0 / count as f64;
 
         let start = Instant::now();
         let states: Result<Vec<ConnectionState>, _> =

@@ -64,8 +64,8 @@ pub(super) fn add_results(series: &[Series], effort: &Effort, results: &mut Resu
         others.iter().map(|other| (other, judge(other, reference))).collect();
     best(&judged, effort, results);
     for (other, rounds) in &judged {
-        let words = "geometric mean over the steps; rounds that chose included";
-        ratios(&format!("{}_over_adaptive", other.policy), rounds, words, results);
+        let note = "geometric mean over the steps; rounds that chose included";
+        ratios(&format!("{}_over_adaptive", other.policy), rounds, note, results);
     }
 }
 
@@ -80,7 +80,7 @@ fn best(judged: &[(&Series, Vec<Option<Comparison>>)], effort: &Effort, results:
         })
         .min_by(|((a_worse, a), ..), ((b_worse, b), ..)| a_worse.cmp(b_worse).then(a.total_cmp(b)));
     let first_judge = FIRST_SEED + effort.choosing as u64;
-    let (words, rounds) = match chosen {
+    let (note, rounds) = match chosen {
         Some((_, policy, rounds)) => (
             format!(
                 "{policy}, chosen on seeds {FIRST_SEED} to {} and judged on {first_judge} to {}; geometric mean over the \
@@ -92,19 +92,17 @@ fn best(judged: &[(&Series, Vec<Option<Comparison>>)], effort: &Effort, results:
         ),
         None => ("no policy could be chosen".to_owned(), &[][..]),
     };
-    ratios("best_over_adaptive", rounds, &words, results);
+    ratios("best_over_adaptive", rounds, &note, results);
 }
 
-fn ratios(name: &str, rounds: &[Option<Comparison>], words: &str, results: &mut Results) {
+fn ratios(name: &str, rounds: &[Option<Comparison>], note: &str, results: &mut Results) {
     let rounds: Vec<Comparison> = rounds.iter().copied().flatten().collect();
     let few = few(rounds.len(), "rounds", ROUNDS_MIN);
     for (metric, of) in
         [("p99", (|judged| judged.p99) as fn(&Comparison) -> f64), ("server_cpu", |judged| judged.server_cpu)]
     {
         let values: Vec<f64> = rounds.iter().map(of).collect();
-        results
-            .ratios
-            .push(Ratio::new(&format!("{name}_{metric}"), &values).void_if(few.clone()).note(words));
+        results.ratios.push(Ratio::new(&format!("{name}_{metric}"), &values).void_if(few.clone()).note(note));
     }
 }
 

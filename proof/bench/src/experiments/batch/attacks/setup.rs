@@ -71,8 +71,8 @@ impl<'a> Setup<'a> {
         let stderr = stderr_wrapper(&programs.lab, attack);
         let place = Place::from(&stage.server);
         let link = SocketAddr::new(stage.server.address(), place.free_port()?);
-        let words: Vec<String> = stderr.iter().cloned().chain(stage.wrapper(link)).collect();
-        let server = Memcached::default().wrapper(words).start(&place)?;
+        let wrapper: Vec<String> = stderr.iter().cloned().chain(stage.wrapper(link)).collect();
+        let server = Memcached::default().wrapper(wrapper).start(&place)?;
         stage.fill(Speech::Memcached, server.address(), &space(64, false))?;
         set_large(stage, server.address())?;
 
@@ -187,7 +187,8 @@ impl<'a> Setup<'a> {
             windows.push((quiet, attacked));
             let why = spoilt_suffix(spoilt.as_deref());
             seen.rounds.push(Round { link_ms, spoilt, ..Round::default() });
-            // Read in every round: the peak is not readable any more once the helper has ended.
+            // Does not check whether the helper runs: its threads may end while the process stays, so only the clients'
+            // results count. Its peak memory cannot be read any more after its end.
             seen.helper_rss_mib = seen.helper_rss_mib.max(rss_mib(self.helper.pid(), "VmHWM"));
             let link = link_ms.map_or("none".into(), |ms| format!("after {ms:.0} ms"));
             print_line(out, format_args!("  round {}: a new helper's link: {link}{why}", round + 1));

@@ -187,14 +187,14 @@ fn rival_ratios(measured: &Measured, results: &mut Results) {
         )
     });
     let iso = main().find_map(|s| Some((s, s.iso_percent?))).map(|(series, percent)| {
-        let words = format!(
+        let note = format!(
             "no helper, but its CPU: the server has {percent:.0} % of a core; measured after the others"
         );
-        ("goodput_helped_over_iso_cpu", series, words)
+        ("goodput_helped_over_iso_cpu", series, note)
     });
-    for (name, rival, words) in nutcracker.into_iter().chain(iso) {
+    for (name, rival, note) in nutcracker.into_iter().chain(iso) {
         let rounds = paired_ratios(&helped.goodputs(), &rival.goodputs());
-        let ratio = Ratio::new(name, &rounds).void_if(void(rival)).note(words).note(lower_bound(helped));
+        let ratio = Ratio::new(name, &rounds).void_if(void(rival)).note(note).note(lower_bound(helped));
         results.ratios.push(ratio.note(format!("SLA {} ms", ms(sla_us))));
     }
 }

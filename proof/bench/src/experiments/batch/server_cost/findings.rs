@@ -138,7 +138,7 @@ fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
             let name = format!("{server}encrypted_over_plain_links_{batch}");
             let expected = ENCRYPTED_EXPECTED.iter().find(|(size, _)| *size == batch);
             let ratio = Ratio::paired(&name, &encrypted.server_us(), &plain.server_us());
-            let note = format!("{speech}; {}", expected.map_or("", |(_, words)| words));
+            let note = format!("{speech}; {}", expected.map_or("", |(_, text)| text));
             results.ratios.push(ratio.note(note));
         }
         side_rows(measured, speech, results);
@@ -149,7 +149,7 @@ fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
             let Some(helped) = find(speech, "batches", path) else { continue };
             let expected = EXPECTED.iter().find(|(of, size, _)| (*of, *size) == (speech, batch));
             let expected = if suffix.is_empty() {
-                expected.map_or("", |(_, _, words)| words)
+                expected.map_or("", |(_, _, text)| text)
             } else {
                 "one link, one batch at a time, beside 200 plain clients"
             };

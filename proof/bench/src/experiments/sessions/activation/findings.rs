@@ -12,8 +12,8 @@ const SWITCHES: &str = "moves of all sessions, between server and helpers and fr
                         expected ≤ 2 in 60 s";
 const RELIEVED: &str = "from the burst until three seconds in a row have a p99 within the SLA, as in burst; expected ≤ \
                         drain floor + 1,000";
-const FLOOR: &str = "the least time in which the backlog can drain that gathered until most processes had told all of \
-                     their sessions to move";
+const FLOOR: &str = "the least time in which the backlog can drain that gathered until most processes had decided to \
+                     move all of their sessions";
 
 pub(super) fn add_results(
     series: &[(Course, Policy, Vec<RunResult>)],

@@ -41,10 +41,11 @@ pub fn before(bins: &[Bin], fault_ms: u64, figure: Figure) -> f64 {
 /// Time from the fault to the first moment, in steps of [`GRID_MS`], from which [`BINS_GOOD`] bins of [`BIN_MS`] in a
 /// row each have at least [`SHARE_GOOD`] of the figure before the fault. `None` without such a moment before `end_ms`.
 pub fn recovered_ms(bins: &[Bin], fault_ms: u64, end_ms: u64, figure: Figure) -> Option<u64> {
-    let wanted = SHARE_GOOD * before(bins, fault_ms, figure);
+    let good_min = SHARE_GOOD * before(bins, fault_ms, figure);
     let good = |at_ms: u64| {
         let mut starts = (0..BINS_GOOD).map(|n| at_ms + n * BIN_MS);
-        wanted > 0.0 && starts.all(|from_ms| sum(bins, from_ms, from_ms + BIN_MS, figure) as f64 >= wanted)
+        good_min > 0.0
+            && starts.all(|from_ms| sum(bins, from_ms, from_ms + BIN_MS, figure) as f64 >= good_min)
     };
     let last_ms = end_ms.checked_sub(BINS_GOOD * BIN_MS)?;
     let first_ms = fault_ms - fault_ms % GRID_MS;

@@ -134,9 +134,9 @@ impl Roles {
         }
     }
 
-    fn answer<T: Transport>(&mut self, conn: Conn, many: usize, out: &mut T) {
-        let many = many.min(self.waiting.len());
-        let taken = out.send(conn, &self.waiting.make_contiguous()[..many]);
+    fn answer<T: Transport>(&mut self, conn: Conn, bytes_max: usize, out: &mut T) {
+        let bytes_max = bytes_max.min(self.waiting.len());
+        let taken = out.send(conn, &self.waiting.make_contiguous()[..bytes_max]);
         self.waiting.drain(..taken);
         self.sent += taken as u64;
     }
@@ -197,8 +197,8 @@ impl Application for Roles {
             let Some(conn) = self.conn else { continue };
             out.release(conn, through);
             if self.replies_wait() {
-                let many = through.min(self.received.bytes).saturating_sub(self.sent);
-                self.answer(conn, usize::try_from(many).unwrap_or(usize::MAX), out);
+                let bytes_max = through.min(self.received.bytes).saturating_sub(self.sent);
+                self.answer(conn, usize::try_from(bytes_max).unwrap_or(usize::MAX), out);
             }
         }
     }

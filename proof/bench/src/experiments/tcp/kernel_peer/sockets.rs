@@ -59,16 +59,16 @@ pub fn take(mut stream: &TcpStream, length: Duration) -> io::Result<Stream> {
     let (mut seen, mut until) = (Stream::default(), None);
     let mut buffer = vec![0; 256 * 1024];
     loop {
-        let many = stream.read(&mut buffer)?;
-        if many == 0 {
+        let count = stream.read(&mut buffer)?;
+        if count == 0 {
             stream.shutdown(Shutdown::Write)?;
             return Ok(seen);
         }
         let now = Instant::now();
         let until = *until.get_or_insert(now + length);
-        seen.count(many, until.saturating_duration_since(now), length);
-        seen.wrong += u64::from(!pattern::is_right(seen.bytes, &buffer[..many]));
-        seen.bytes += many as u64;
+        seen.count(count, until.saturating_duration_since(now), length);
+        seen.wrong += u64::from(!pattern::is_right(seen.bytes, &buffer[..count]));
+        seen.bytes += count as u64;
     }
 }
 
@@ -94,12 +94,12 @@ pub fn ask(mut stream: &TcpStream, length: Duration) -> io::Result<(Vec<u64>, u6
 pub fn echo(mut stream: &TcpStream) -> io::Result<u64> {
     let (mut buffer, mut bytes) = (vec![0; 64 * 1024], 0);
     loop {
-        let many = stream.read(&mut buffer)?;
-        if many == 0 {
+        let count = stream.read(&mut buffer)?;
+        if count == 0 {
             stream.shutdown(Shutdown::Write)?;
             return Ok(bytes);
         }
-        stream.write_all(&buffer[..many])?;
-        bytes += many as u64;
+        stream.write_all(&buffer[..count])?;
+        bytes += count as u64;
     }
 }

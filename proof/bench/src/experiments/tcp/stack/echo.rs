@@ -122,9 +122,9 @@ impl<E: Echo> Scene<E> {
     fn turns(&mut self) {
         let turn = TURN.min(self.clients.len());
         for start in (0..BLOCK).step_by(turn) {
-            let these = start..BLOCK.min(start + turn);
-            let now = Time(self.now.0 + MESSAGE_NS * these.end as u64);
-            self.echo.turn(now, &self.frames, these, &self.owners, &mut self.out);
+            let range = start..BLOCK.min(start + turn);
+            let now = Time(self.now.0 + MESSAGE_NS * range.end as u64);
+            self.echo.turn(now, &self.frames, range, &self.owners, &mut self.out);
         }
     }
 

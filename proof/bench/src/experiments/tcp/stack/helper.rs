@@ -43,8 +43,8 @@ pub fn measure(clients: usize, warm_up: usize, round_trips: usize) -> Result<Cos
     let (mut each, mut frames, mut all) = (Vec::new(), 0, 0);
     for _ in 0..round_trips.div_ceil(TURN) {
         scene.is_counted = true;
-        let (messages, spent_ns, link_frames) = scene.round_trips()?;
-        each.push(spent_ns as f64 / (2 * messages) as f64);
+        let (messages, helper_ns, link_frames) = scene.round_trips()?;
+        each.push(helper_ns as f64 / (2 * messages) as f64);
         (frames, all) = (frames + link_frames, all + messages);
     }
     let message_ns = crate::stats::median(&each).ok_or("no messages")?;
@@ -62,7 +62,7 @@ struct Scene {
     to_helper: Frames,
     from_helper: Frames,
     to_server: Frames,
-    spent_ns: u64,
+    helper_ns: u64,
     link_frames: usize,
     is_counted: bool,
 }
@@ -100,7 +100,7 @@ impl Scene {
             to_helper: Frames::new(FRAMES),
             from_helper: Frames::new(FRAMES),
             to_server: Frames::new(FRAMES),
-            spent_ns: 0,
+            helper_ns: 0,
             link_frames: 0,
             is_counted: false,
         };
@@ -136,13 +136,13 @@ impl Scene {
     /// Runs the requests of a turn up to their replies. Returns their number, the helper's time in ns, and the number
     /// of frames on the link.
     fn round_trips(&mut self) -> Result<(usize, u64, usize), String> {
-        let many = TURN.min(self.clients.len());
-        for _ in 0..many {
+        let count = TURN.min(self.clients.len());
+        for _ in 0..count {
             let client = &mut self.clients[self.next];
             self.to_helper.push(|slot| Some(client.message(slot)));
             self.next = (self.next + 1) % self.clients.len();
         }
-        (self.spent_ns, self.link_frames) = (0, 0);
+        (self.helper_ns, self.link_frames) = (0, 0);
         let frames = self.exchange()?;
         let (mut replies, base) = (0, self.clients[0].port());
         for frame in &frames {
@@ -150,10 +150,10 @@ impl Scene {
             let client = self.clients.get_mut(index).ok_or("a frame for an unknown client")?;
             replies += usize::from(client.check(frame)?);
         }
-        if replies != many {
-            return Err(format!("{replies} replies to {many} requests"));
+        if replies != count {
+            return Err(format!("{replies} replies to {count} requests"));
         }
-        Ok((many, self.spent_ns, self.link_frames))
+        Ok((count, self.helper_ns, self.link_frames))
     }
 
     /// Exchanges frames between helper and server until both are silent. Returns the frames for clients.
@@ -167,7 +167,7 @@ impl Scene {
             } else {
                 self.helper_turn()
             }
-            self.spent_ns += start.elapsed().as_nanos() as u64; // seconds
+            self.helper_ns += start.elapsed().as_nanos() as u64; // seconds
             self.to_helper.clear();
             self.to_server.clear();
             for frame in self.from_helper.iter() {
@@ -270,8 +270,8 @@ impl Application for Answering {
                 return;
             }
         }
-        while let Some(spent) = out.spent_chunk() {
-            link.recycle(spent);
+        while let Some(chunk) = out.spent_chunk() {
+            link.recycle(chunk);
         }
     }
 

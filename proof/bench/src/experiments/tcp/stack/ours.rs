@@ -55,12 +55,12 @@ impl Ours {
 }
 
 impl Echo for Ours {
-    fn turn(&mut self, now: Time, frames: &Frames, these: Range<usize>, _owners: &[usize], out: &mut Frames) {
-        turn(&mut self.0, &mut EchoApplication, now, these.map(|index| frames.get(index)), out);
+    fn turn(&mut self, now: Time, frames: &Frames, range: Range<usize>, _owners: &[usize], out: &mut Frames) {
+        turn(&mut self.0, &mut EchoApplication, now, range.map(|index| frames.get(index)), out);
     }
 }
 
-/// Runs one turn of a stack and its application, like the drivers of `spillway-xdp`, and adds sent frames to `out`.
+/// Runs one turn of a stack and its application by [`drive`], as all drivers do, and adds sent frames to `out`.
 pub fn turn<'a, A: Application>(
     stack: &mut Stack,
     application: &mut A,

@@ -26,7 +26,7 @@ pub struct Theirs {
 impl Theirs {
     pub fn new(connections: usize) -> Result<Theirs, String> {
         let (frames, mut out) = (arp_request(), Frames::new(4));
-        let mut wire = Wire { frames: &frames, these: 0..1, out: &mut out };
+        let mut wire = Wire { frames: &frames, range: 0..1, out: &mut out };
         let mut config = Config::new(EthernetAddress(STACK_MAC.0).into());
         config.random_seed = 7;
         let mut interface = Interface::new(config, &mut wire, Instant::ZERO);
@@ -56,18 +56,18 @@ impl Theirs {
 }
 
 impl Echo for Theirs {
-    fn turn(&mut self, now: Time, frames: &Frames, these: Range<usize>, owners: &[usize], out: &mut Frames) {
+    fn turn(&mut self, now: Time, frames: &Frames, range: Range<usize>, owners: &[usize], out: &mut Frames) {
         let now = Instant::from_micros((now.0 / 1000) as i64); // hours
-        let mut wire = Wire { frames, these: these.clone(), out };
+        let mut wire = Wire { frames, range: range.clone(), out };
         let Theirs { interface, sockets, handles } = self;
         while interface.poll_ingress_single(now, &mut wire, sockets) != PollIngressSingleResult::None {}
         // smoltcp has no list of readable sockets; the script names those with new data.
-        for index in these {
+        for index in range {
             let socket = sockets.get_mut::<Socket<'_>>(handles[owners[index]]);
             let mut message = [0; MESSAGE_BYTES];
             if socket.can_recv() {
-                let many = socket.recv_slice(&mut message).unwrap_or(0);
-                let _ = socket.send_slice(&message[..many]);
+                let length = socket.recv_slice(&mut message).unwrap_or(0);
+                let _ = socket.send_slice(&message[..length]);
             }
         }
         interface.poll_egress(now, &mut wire, sockets);
@@ -96,7 +96,7 @@ fn arp_request() -> Frames {
 /// The frames as a smoltcp device, without copying.
 struct Wire<'f> {
     frames: &'f Frames,
-    these: Range<usize>,
+    range: Range<usize>,
     out: &'f mut Frames,
 }
 
@@ -114,7 +114,7 @@ impl Device for Wire<'_> {
         Self: 'a;
 
     fn receive(&mut self, _now: Instant) -> Option<(Received<'_>, Transmit<'_>)> {
-        let index = self.these.next()?;
+        let index = self.range.next()?;
         Some((Received(self.frames.get(index)), Transmit(self.out)))
     }
 

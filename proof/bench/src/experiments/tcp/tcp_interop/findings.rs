@@ -41,11 +41,11 @@ fn rows(series: &Series, results: &mut Results) {
             &|seen| Some(seen.bytes_per_s),
             "as the receiving application has them",
         );
-        let whose = match (series.system, series.work) {
+        let note = match (series.system, series.work) {
             (System::Spillway, Work::Sending) => "of our payload",
             _ => "of the sending kernel's segments",
         };
-        row("sent_again_percent", "%", &|seen| Some(100.0 * seen.sender.again_share), whose);
+        row("sent_again_percent", "%", &|seen| Some(100.0 * seen.sender.again_share), note);
         row("timeouts", "timeouts", &|seen| Some(seen.sender.timeouts), "of the sender");
     }
     row(
