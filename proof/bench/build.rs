@@ -1,10 +1,10 @@
-//! Tells the program which commit it is built from, so that results can name it.
+//! Sets `SPILLWAY_COMMIT` to the commit that is built, so that results can name it.
 
 use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // Written at every commit and checkout.
+    // Git appends to this log at every commit and checkout.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");
     }

@@ -1,7 +1,7 @@
-//! Single rates on a system of the scene, for those who tune it: what is on time, and what each host spends.
+//! Measures single rates on one system of the scene: the share of replies on time, and each host's CPU time.
 //!
-//! As root: `steps DIRECTORY plain|shimmed|helped|nutcracker MAX_DELAY_US CLIENT_HOSTS RATE…`, DIRECTORY being the one of the built programs.
-//! PLACEMENT=0,0,1,1 in the environment says on which cores server, helper, clients and bridge run.
+//! Run as root: `steps DIRECTORY plain|shimmed|helped|nutcracker MAX_DELAY_US CLIENT_HOSTS RATE…`. DIRECTORY contains
+//! the built programs. The environment variable PLACEMENT=0,0,1,1 sets the cores of server, helper, clients and bridge.
 
 use std::error::Error;
 use std::path::Path;
@@ -12,16 +12,20 @@ use spillway_bench::programs::Programs;
 use spillway_bench::scene::{Placement, Scene, Setting, System};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let [directory, system, delay_us, client_hosts, rates @ ..] = &words[..] else {
-        return Err("give: DIRECTORY plain|shimmed|helped|nutcracker MAX_DELAY_US CLIENT_HOSTS RATE…".into());
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [directory, system, delay_us, client_hosts, rates @ ..] = &arguments[..] else {
+        return Err(
+            "usage: steps DIRECTORY plain|shimmed|helped|nutcracker MAX_DELAY_US CLIENT_HOSTS RATE…".into()
+        );
     };
     let system = match system.as_str() {
         "plain" => System::Plain,
         "shimmed" => System::Shimmed,
         "helped" => System::Helped,
         "nutcracker" => System::Nutcracker,
-        other => return Err(format!("{other} is no system: plain, shimmed, helped or nutcracker").into()),
+        other => {
+            return Err(format!("unknown system {other}: give plain, shimmed, helped or nutcracker").into());
+        }
     };
     let max_delay = Duration::from_micros(delay_us.parse()?);
     let client_hosts = client_hosts.parse()?;
@@ -29,7 +33,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         Setting { max_delay, client_hosts, ..Setting::new(Programs::in_directory(Path::new(directory))) };
     if let Ok(cores) = std::env::var("PLACEMENT") {
         let cores = cores.split(',').map(str::parse).collect::<Result<Vec<usize>, _>>()?;
-        let [server, helper, clients, bridge] = cores[..] else { return Err("PLACEMENT: four cores".into()) };
+        let [server, helper, clients, bridge] = cores[..] else {
+            return Err("PLACEMENT needs four cores, such as 0,0,1,1".into());
+        };
         setting.placement = Placement { server, helper, clients, bridge };
     }
     let mut scene = Scene::set("steps", setting)?;
@@ -40,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut driver = Driver::start(&mut scene, system, timing)?;
     for rate in rates {
         let step = driver.measure(rate.parse()?, timing.step)?;
-        println!("{}", step.words(1_000));
+        println!("{}", step.summary(1_000));
         driver.quiesce()?;
     }
     let tally = driver.finish()?;

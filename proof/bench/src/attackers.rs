@@ -1,5 +1,5 @@
-//! Programs that attack helpers and servers, for the experiment `attacks`: the hidden command `attack`. Each one goes on until
-//! it is killed, for a minute at most, and comes back at once when it is thrown out.
+//! Programs that attack helpers and servers in the experiment `attacks`: the hidden command `attack`. An attacker runs
+//! until it is killed, at most for a minute, and reconnects at once when its target closes a connection.
 
 mod link;
 mod stderr;
@@ -14,32 +14,29 @@ use spillway_wire::{Connect, Control, Id};
 
 use link::RawLink;
 
-/// How long an attacker waits for a connection; a full backlog takes longer.
+/// Limit for connecting. A connection to a full backlog takes longer and is given up.
 const CONNECT_WITHIN: Duration = Duration::from_millis(500);
-/// After everything has been looked at, and where nothing can be done at the moment.
+/// Pause between two passes over all connections, and before a retry.
 const PAUSE: Duration = Duration::from_millis(20);
-/// An address that no helper and no server accepts from a client.
+/// A client address that helpers and servers refuse (TEST-NET-3, RFC 5737).
 const FOREIGN: [u8; 4] = [203, 0, 113, 9];
-/// An attack ends by itself after this time.
-const ENDS_AFTER: Duration = Duration::from_secs(60);
-/// Frames written at a time.
-const FRAMES: usize = 2_048;
-/// Clients that ask for a large value name it so.
+const DURATION_MAX: Duration = Duration::from_secs(60);
+const FRAMES_PER_WRITE: usize = 2_048;
+/// Key of the large value that slow readers request.
 pub const LARGE_KEY: &str = "large";
-/// Requests for the large value that each slow reader sends.
+/// Requests for the large value, from each slow reader.
 const SLOW_REQUESTS: usize = 3;
 
-/// What an attacker needs to know.
 struct Plan {
     targets: Vec<SocketAddr>,
     key: Option<PathBuf>,
     count: usize,
 }
 
-/// Attacks as these words say: NAME --target ADDR… [--key FILE] [--count N]; or `full-stderr` or `broken-stderr`, then a
-/// command to run with such a standard error. Returns only when it cannot begin.
-pub fn serve(words: &[String]) -> Result<(), String> {
-    let (name, rest) = words.split_first().ok_or("which attack?")?;
+/// Runs an attack by its arguments: `NAME --target ADDR… [--key FILE] [--count N]`; or `full-stderr` or
+/// `broken-stderr`, and a command that gets such a standard error. Returns only an error: the attack could not start.
+pub fn serve(arguments: &[String]) -> Result<(), String> {
+    let (name, rest) = arguments.split_first().ok_or("give the name of an attack")?;
     match name.as_str() {
         "full-stderr" => return stderr::run(rest, stderr::Fault::Full),
         "broken-stderr" => return stderr::run(rest, stderr::Fault::Broken),
@@ -49,19 +46,19 @@ pub fn serve(words: &[String]) -> Result<(), String> {
     match name.as_str() {
         "strangers" => strangers(&plan),
         "slow-readers" => slow_readers(&plan),
-        "refusals" => flooded(&plan, &refusals),
-        "credits" => flooded(&plan, &credits),
+        "refusals" => flood(&plan, &refusals),
+        "credits" => flood(&plan, &credits),
         "high-ids" => high_ids(&plan),
-        other => Err(format!("there is no attack {other}")),
+        other => Err(format!("unknown attack {other}")),
     }
 }
 
 impl Plan {
-    fn parse(words: &[String]) -> Result<Plan, String> {
+    fn parse(arguments: &[String]) -> Result<Plan, String> {
         let mut plan = Plan { targets: Vec::new(), key: None, count: 1 };
-        let mut words = words.iter();
-        while let Some(option) = words.next() {
-            let value = words.next().ok_or_else(|| format!("{option} needs a value"))?;
+        let mut arguments = arguments.iter();
+        while let Some(option) = arguments.next() {
+            let value = arguments.next().ok_or_else(|| format!("{option} needs a value"))?;
             match option.as_str() {
                 "--target" => plan.targets.push(value.parse().map_err(|e| format!("{value}: {e}"))?),
                 "--key" => plan.key = Some(value.into()),
@@ -69,27 +66,27 @@ impl Plan {
                 _ => return Err(format!("unknown option {option}")),
             }
         }
-        if plan.targets.is_empty() { Err("no --target".into()) } else { Ok(plan) }
+        if plan.targets.is_empty() { Err("give at least one --target ADDR".into()) } else { Ok(plan) }
     }
 
-    /// The target of one of the attacker's connections.
+    /// The target of connection `number`: targets take turns.
     fn target(&self, number: usize) -> SocketAddr {
         self.targets[number % self.targets.len()]
     }
 
-    fn link(&self, number: usize) -> Result<RawLink, String> {
+    fn open_link(&self, number: usize) -> Result<RawLink, String> {
         let file = self.key.as_ref().ok_or("this attack needs a --key")?;
         let key = spillway_keys::read_key_file(file).map_err(|e| e.to_string())?;
         RawLink::open(self.target(number), &key)
     }
 }
 
-/// Holds connections that say nothing, and opens each again as soon as it is closed.
+/// Holds connections that send nothing, and reopens each one when the target closes it.
 fn strangers(plan: &Plan) -> ! {
     hold(plan, &|number| TcpStream::connect_timeout(&plan.target(number), CONNECT_WITHIN).ok())
 }
 
-/// Holds connections that ask for large values and never read them.
+/// Holds connections that request large values and never read the replies.
 fn slow_readers(plan: &Plan) -> ! {
     let request = format!("get {LARGE_KEY}\r\n").repeat(SLOW_REQUESTS);
     hold(plan, &|number| {
@@ -99,17 +96,18 @@ fn slow_readers(plan: &Plan) -> ! {
     })
 }
 
-/// Ends this process after a minute: memory that an attack takes without bound is not to take the machine as well.
-fn end_in_time() {
+/// Ends this process after [`DURATION_MAX`], so that an attack whose memory grows without bound cannot exhaust the
+/// machine.
+fn exit_at_deadline() {
     std::thread::spawn(|| {
-        std::thread::sleep(ENDS_AFTER);
+        std::thread::sleep(DURATION_MAX);
         std::process::exit(0);
     });
 }
 
-/// Holds as many connections as the plan says, and opens each again when the other end closes it.
+/// Holds `plan.count` connections, and reopens each one when the target closes it.
 fn hold(plan: &Plan, open: &dyn Fn(usize) -> Option<TcpStream>) -> ! {
-    end_in_time();
+    exit_at_deadline();
     let mut held: Vec<Option<TcpStream>> = (0..plan.count).map(|_| None).collect();
     loop {
         for (number, slot) in held.iter_mut().enumerate() {
@@ -121,7 +119,7 @@ fn hold(plan: &Plan, open: &dyn Fn(usize) -> Option<TcpStream>) -> ! {
     }
 }
 
-/// Whether the other end has closed; what it has sent stays unread.
+/// Whether the target has closed the connection. Leaves received bytes unread.
 fn is_closed(stream: &TcpStream) -> bool {
     let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let mut polled = [PollFd::new(stream, PollFlags::RDHUP)];
@@ -129,12 +127,12 @@ fn is_closed(stream: &TcpStream) -> bool {
     poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(ended)
 }
 
-/// Opens links with a client's key, each with one connection of the highest id that the other end allows, and holds them.
+/// Holds links with a client's key, each with one connection of the highest id that the target allows.
 fn high_ids(plan: &Plan) -> Result<(), String> {
-    // A key that is not there is worth a message; a link that fails is tried again.
-    plan.link(0).map(drop)?;
+    // The first link reports a wrong key or target; links that fail later are retried in silence.
+    plan.open_link(0).map(drop)?;
     let open = |number: usize| {
-        let mut link = plan.link(number).ok()?;
+        let mut link = plan.open_link(number).ok()?;
         let mut frames = Vec::new();
         link.connect(Id(link.connections_max), link.local).emit_into(&mut frames);
         link.stream.write_all(&frames).ok()?;
@@ -143,17 +141,17 @@ fn high_ids(plan: &Plan) -> Result<(), String> {
     hold(plan, &open)
 }
 
-/// Opens a link, writes the same frames over and over without ever reading, and opens another when it ends.
-fn flooded(plan: &Plan, frames: &dyn Fn(&RawLink) -> Flood) -> Result<(), String> {
-    plan.link(0).map(drop)?;
-    end_in_time();
+/// Opens a link, writes the same frames again and again without reading, and opens the next link when this one breaks.
+fn flood(plan: &Plan, frames: &dyn Fn(&RawLink) -> Flood) -> Result<(), String> {
+    plan.open_link(0).map(drop)?;
+    exit_at_deadline();
     let mut number = 0;
     loop {
-        if let Ok(mut link) = plan.link(number) {
-            let Flood { first, again } = frames(&link);
-            let mut written = link.stream.write_all(&first);
+        if let Ok(mut link) = plan.open_link(number) {
+            let Flood { once, repeated } = frames(&link);
+            let mut written = link.stream.write_all(&once);
             while written.is_ok() {
-                written = link.stream.write_all(&again);
+                written = link.stream.write_all(&repeated);
             }
         }
         number += 1;
@@ -161,35 +159,32 @@ fn flooded(plan: &Plan, frames: &dyn Fn(&RawLink) -> Flood) -> Result<(), String
     }
 }
 
-/// What a flooding link writes: once, and then for ever.
 struct Flood {
-    first: Vec<u8>,
-    again: Vec<u8>,
+    once: Vec<u8>,
+    repeated: Vec<u8>,
 }
 
-/// Connections of a foreign address, each of which is refused.
+/// Connections from a foreign address: the target refuses each one.
 fn refusals(link: &RawLink) -> Flood {
-    let mut again = Vec::new();
-    for number in 0..FRAMES as u32 {
+    let mut repeated = Vec::new();
+    for number in 0..FRAMES_PER_WRITE as u32 {
         let id = Id(1 + number % link.connections_max);
         let client = SocketAddr::from((FOREIGN, 1_024 + (number % 60_000) as u16));
-        link.connect(id, client).emit_into(&mut again);
+        link.connect(id, client).emit_into(&mut repeated);
     }
-    Flood { first: Vec::new(), again }
+    Flood { once: Vec::new(), repeated }
 }
 
-/// One connection, and credit for it without end.
 fn credits(link: &RawLink) -> Flood {
-    let (mut first, mut again) = (Vec::new(), Vec::new());
+    let (mut once, mut repeated) = (Vec::new(), Vec::new());
     let id = Id(1);
-    link.connect(id, link.local).emit_into(&mut first);
-    for _ in 0..FRAMES {
-        Control::Credit(1 << 20).emit(id, &mut again);
+    link.connect(id, link.local).emit_into(&mut once);
+    for _ in 0..FRAMES_PER_WRITE {
+        Control::Credit(1 << 20).emit(id, &mut repeated);
     }
-    Flood { first, again }
+    Flood { once, repeated }
 }
 
-/// A *connect* on its way out.
 struct Connecting(Id, Connect);
 
 impl Connecting {
@@ -209,14 +204,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plans_are_read_and_wrong_words_are_told() {
-        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        let plan = Plan::parse(&words("--target 10.0.0.1:5 --target 10.0.0.2:6 --count 7")).unwrap();
+    fn plans_are_parsed_and_wrong_arguments_are_reported() {
+        let split = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let plan = Plan::parse(&split("--target 10.0.0.1:5 --target 10.0.0.2:6 --count 7")).unwrap();
         assert_eq!((plan.targets.len(), plan.count, plan.target(3).port()), (2, 7, 6));
         for wrong in ["", "--count 3", "--target", "--target nowhere", "--tarmac 1"] {
-            assert!(Plan::parse(&words(wrong)).is_err(), "{wrong}");
+            assert!(Plan::parse(&split(wrong)).is_err(), "{wrong}");
         }
-        assert!(serve(&words("gossip --target 10.0.0.1:5")).unwrap_err().contains("no attack gossip"));
-        assert!(serve(&words("credits --target 10.0.0.1:5")).unwrap_err().contains("needs a --key"));
+        assert!(serve(&split("gossip --target 10.0.0.1:5")).unwrap_err().contains("unknown attack gossip"));
+        assert!(serve(&split("credits --target 10.0.0.1:5")).unwrap_err().contains("needs a --key"));
     }
 }

@@ -1,5 +1,5 @@
-//! What must be known before a burst can be made: how large a server this machine can show, how much it serves alone, and
-//! the SLA. The rule by which costs become a capacity and a quota is in [`rule`].
+//! Calibration before a burst: the server's quota for this machine, the direct capacity under it, and the SLA. [`rule`]
+//! computes capacity and quota from measured costs.
 
 pub mod rule;
 
@@ -17,66 +17,62 @@ use crate::scene::{Scene, System};
 use crate::table::grouped;
 use rule::{BURST_TIMES, CAPACITY_MIN_PER_S, Costs};
 
-/// The least and the most that ramps try.
+/// Lowest and highest rate of a ramp.
 pub(crate) const FLOOR_PER_S: f64 = 100.0;
 pub(crate) const LIMIT_PER_S: f64 = 400_000.0;
-/// Steps of this ramp: it only has to say how large a burst must be, and figures come from ramps of their own.
-const SHORT_STEP: Duration = Duration::from_millis(1_500);
-/// The part of the aim at which the ramp begins.
-const BEGIN: f64 = 0.6;
-/// The ramp goes up to so many times the aim: enough to see that a quota was too large.
-const RAMP_TIMES_MAX: f64 = 2.0;
-/// How often a quota is corrected, at most.
+/// Step length of the calibration's ramp. Short steps suffice: the ramp only scales the burst and yields no published
+/// figure.
+const STEP: Duration = Duration::from_millis(1_500);
+/// Start of the ramp, as a multiple of the expected capacity.
+const RAMP_START: f64 = 0.6;
+/// End of the ramp, as a multiple of the expected capacity: high enough to show that a quota was too large.
+const RAMP_END: f64 = 2.0;
 const CORRECTIONS_MAX: usize = 2;
-/// The part of the capacity at which the p99 is taken.
-const FIFTH: f64 = 0.2;
-/// How long it is looked at, each time.
-const FIFTH_FOR: Duration = Duration::from_secs(3);
-/// How often, at most.
-const LOOKS_MAX: usize = 3;
-/// How long costs are measured at a rate.
-const COST_FOR: Duration = Duration::from_millis(1_200);
-/// At how many rates the burst's costs are measured, at most.
-const COST_LOOKS_MAX: usize = 4;
-/// A capacity that is so near to the one at which costs were measured needs no other look.
-const NEAR: f64 = 0.95;
-/// How often a measurement is done again while others are at work.
+/// The unloaded p99 is measured at this share of the capacity.
+const LIGHT_SHARE: f64 = 0.2;
+const LIGHT_STEP: Duration = Duration::from_secs(3);
+const LIGHT_STEPS_MAX: usize = 3;
+const COST_STEP: Duration = Duration::from_millis(1_200);
+/// Most rates at which the costs of a burst are measured.
+const COST_STEPS_MAX: usize = 4;
+/// Costs measured at this share of the capacity that they yield, or above, are not measured again.
+const COST_RATE_NEAR: f64 = 0.95;
 const TRIES: u32 = 3;
-/// A helped server is asked for so many times the direct capacity, to see how much it can do at all.
+/// Rate that saturates a helped server, as a multiple of the direct capacity.
 const HELPED_TIMES: f64 = 5.0;
 
-/// Whether a machine that others use is calibrated.
+/// Whether to calibrate while other processes use the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Neighbours {
-    /// No: the calibration fails, and names them.
+    /// Calibration fails, and the error names the processes.
     #[default]
     Refused,
-    /// Yes, with a note.
+    /// Calibration goes on and adds a note.
     Accepted,
 }
 
-/// What calibration found.
+/// Result of a calibration.
 #[derive(Clone, Debug, Default)]
 pub struct Calibration {
-    /// What requests cost, where that was measured.
+    /// Measured costs of a request; `None` if the capacity was given.
     pub costs: Option<Costs>,
-    /// The server's quota, if costs have decided it.
+    /// The server's quota, computed from costs.
     pub quota: Option<Quota>,
-    /// The direct capacity, without shim, within the SLA.
+    /// Requests a second that the server serves within the SLA, without shim and helper.
     pub direct_per_s: f64,
-    /// The p99 at a fifth of the capacity that was aimed at, in µs, if there was one.
+    /// The p99 at a fifth of the expected capacity, in µs; `None` if more than 1 % stayed unanswered.
     pub p99_at_fifth_us: Option<u64>,
     /// The SLA of the run, in µs.
     pub sla_us: u64,
-    /// What must be known about these figures.
+    /// Reservations about these figures.
     pub notes: Vec<String>,
     /// Replies and failures.
     pub tally: Tally,
 }
 
 impl Calibration {
-    /// For people, in a line or two.
-    pub fn words(&self) -> String {
+    /// One or two lines for the terminal.
+    pub fn description(&self) -> String {
         let costs = self.costs.map_or(String::new(), |costs| format!("a request costs: {costs}\n"));
         let quota =
             self.quota.map_or("no quota".into(), |quota| format!("{:.1} % of a core", quota.percent_of_core));
@@ -88,19 +84,19 @@ impl Calibration {
     }
 }
 
-/// Sizes the server to the machine, fixes the SLA, and finds the direct capacity by a ramp. Sets the server's quota.
+/// Sets the server's quota by the machine's speed, fixes the SLA, and finds the direct capacity by a ramp.
 ///
 /// # Errors
-/// When the machine is too slow, or when others use it: a spoilt calibration would spoil everything after it.
+/// The machine is too slow, or other processes use it: a wrong calibration would spoil every later measurement.
 pub fn calibrate(scene: &mut Scene, timing: Timing, neighbours: Neighbours) -> Result<Calibration, Error> {
     let mut tally = Tally::default();
-    let (costs, aimed_per_s, busy) = measured_costs(scene, timing, neighbours, &mut tally)?;
+    let (costs, aimed_per_s, busy) = measure_costs(scene, timing, neighbours, &mut tally)?;
     let mut quota = costs.quota(aimed_per_s);
     scene.set_quota(Some(quota))?;
     let mut driver = Driver::start(scene, System::Plain, timing)?;
     let p99_at_fifth_us = p99_at_fifth_us(&mut driver, aimed_per_s)?;
     tally.add(&driver.finish()?);
-    // A light load that is not answered at all says nothing about an SLA.
+    // Without a p99 the SLA is its minimum.
     let sla_us = sla_us(p99_at_fifth_us.unwrap_or(0));
     let mut ramped = ramp(scene, aimed_per_s, sla_us, timing, &mut tally)?;
     for _ in 0..CORRECTIONS_MAX {
@@ -144,12 +140,12 @@ pub fn calibrate(scene: &mut Scene, timing: Timing, neighbours: Neighbours) -> R
     })
 }
 
-/// Takes somebody's word for the direct capacity: only the server's cost is measured, for its quota, whatever others do
-/// meanwhile.
+/// Uses the operator's figure for the direct capacity. Measures only the server's cost, for its quota, even while other
+/// processes use the machine.
 pub fn given(scene: &mut Scene, direct_per_s: f64, timing: Timing) -> Result<Calibration, Error> {
     scene.set_quota(None)?;
     let mut driver = Driver::start(scene, System::Plain, timing)?;
-    let step = driver.measure(direct_per_s, COST_FOR)?;
+    let step = driver.measure(direct_per_s, COST_STEP)?;
     let tally = driver.finish()?;
     let costs = Costs { server_us: each_us(&step, step.used.server_s()), ..Costs::default() };
     let quota = costs.quota(direct_per_s);
@@ -159,32 +155,32 @@ pub fn given(scene: &mut Scene, direct_per_s: f64, timing: Timing) -> Result<Cal
     Ok(Calibration { quota: Some(quota), direct_per_s, sla_us, notes, tally, ..Calibration::default() })
 }
 
-/// What requests cost without a quota, direct at the capacity and helped in the burst, and the capacity that follows; and
-/// what was wrong with the machine meanwhile, if that is accepted.
-fn measured_costs(
+/// Measures the costs of a request without a quota: direct at the capacity, and helped in a burst. Returns them, the
+/// capacity that they allow in requests a second, and which processes disturbed the measurement, if that is accepted.
+fn measure_costs(
     scene: &mut Scene,
     timing: Timing,
     neighbours: Neighbours,
     tally: &mut Tally,
 ) -> Result<(Costs, f64, Option<String>), Error> {
-    let mut quiet = Quiet { neighbours, busy: None };
+    let mut meter = CostMeter { neighbours, busy: None };
     scene.set_quota(None)?;
     let (placement, speed) = (scene.setting().placement, scene.speed());
     let mut aimed_per_s = CAPACITY_MIN_PER_S;
     let mut costs =
-        Costs { server_us: quiet.server_cost(scene, aimed_per_s, timing, tally)?, ..Costs::default() };
+        Costs { server_us: meter.server_cost_us(scene, aimed_per_s, timing, tally)?, ..Costs::default() };
     let mut driver = Driver::start(scene, System::Helped, timing)?;
-    // A request costs less when there are more of them: each look is at a higher rate, and never at one that is too high.
-    for _ in 0..COST_LOOKS_MAX {
-        let step = quiet.measure(&mut driver, BURST_TIMES * aimed_per_s)?;
+    // Costs of a request fall as the rate rises, so the rate approaches the machine's capacity from below.
+    for _ in 0..COST_STEPS_MAX {
+        let step = meter.measure(&mut driver, BURST_TIMES * aimed_per_s)?;
         costs.helper_us = each_us(&step, step.used.helper_s);
         costs.clients_us = each_us(&step, step.used.clients_s);
         costs.bridge_us = each_us(&step, step.used.bridge_s);
         if step.replies_per_s == 0.0 {
-            return Err(Error::process("no reply while costs were measured", ""));
+            return Err(Error::process("the helped server sent no reply while costs were measured", ""));
         }
         let found_per_s = costs.capacity_per_s(&placement, speed);
-        let near = found_per_s <= aimed_per_s / NEAR;
+        let near = found_per_s <= aimed_per_s / COST_RATE_NEAR;
         aimed_per_s = found_per_s;
         driver.quiesce()?;
         if near {
@@ -194,19 +190,18 @@ fn measured_costs(
     tally.add(&driver.finish()?);
     let too_slow = |refusal: rule::TooSlow| Error::Usage(refusal.to_string());
     costs.checked_capacity_per_s(&placement, speed).map_err(too_slow)?;
-    costs.server_us = quiet.server_cost(scene, aimed_per_s, timing, tally)?;
-    Ok((costs, aimed_per_s, quiet.busy))
+    costs.server_us = meter.server_cost_us(scene, aimed_per_s, timing, tally)?;
+    Ok((costs, aimed_per_s, meter.busy))
 }
 
-/// Measures while the machine is quiet, or notes that it was not.
-struct Quiet {
+/// Measures costs while the machine is quiet, or notes that it was not.
+struct CostMeter {
     neighbours: Neighbours,
-    /// What others did, if that was accepted.
     busy: Option<String>,
 }
 
-impl Quiet {
-    fn server_cost(
+impl CostMeter {
+    fn server_cost_us(
         &mut self,
         scene: &mut Scene,
         rate_per_s: f64,
@@ -219,11 +214,12 @@ impl Quiet {
         Ok(each_us(&step, step.used.server_s()))
     }
 
-    /// Measures at a rate, again while others are at work, and fails if they do not stop and are not accepted.
+    /// Measures at a rate, and repeats the step while other processes disturb it. Fails if they still do after
+    /// [`TRIES`] attempts and [`Neighbours::Refused`] is set.
     fn measure(&mut self, driver: &mut Driver<'_>, rate_per_s: f64) -> Result<Step, Error> {
         let step =
-            again(TRIES, || driver.measure(rate_per_s, COST_FOR), |step| others(&step.used).is_none())?;
-        let Some(why) = others(&step.used) else { return Ok(step) };
+            again(TRIES, || driver.measure(rate_per_s, COST_STEP), |step| disturbance(&step.used).is_none())?;
+        let Some(why) = disturbance(&step.used) else { return Ok(step) };
         if self.neighbours == Neighbours::Accepted {
             self.busy = Some(format!("{why} while costs were measured"));
             return Ok(step);
@@ -237,15 +233,15 @@ impl Quiet {
     }
 }
 
-/// What others took of the machine meanwhile, if it was too much.
-fn others(used: &Used) -> Option<String> {
+/// Why the machine was not quiet enough: other processes, or stolen time.
+fn disturbance(used: &Used) -> Option<String> {
     let percent = used.percent(used.others_s);
     (percent > OTHERS_PERCENT_MAX)
         .then(|| format!("others use {percent:.0} % of a core"))
         .or_else(|| stopped(used))
 }
 
-/// CPU time for each reply, in µs: where cores are too slow for what is offered, replies are what they were used for.
+/// CPU time for each reply, in µs. Counts replies, not requests: slow cores answer fewer requests than are offered.
 fn each_us(step: &Step, seconds: f64) -> f64 {
     let replies = step.replies_per_s * step.used.seconds;
     if replies > 0.0 { seconds * 1e6 / replies } else { 0.0 }
@@ -258,29 +254,29 @@ fn ramp(
     timing: Timing,
     tally: &mut Tally,
 ) -> Result<Ramped, Error> {
-    let mut driver = Driver::start(scene, System::Plain, Timing { step: SHORT_STEP, ..timing })?;
-    let plan = Ramp::searching(aimed_per_s * BEGIN, FLOOR_PER_S, aimed_per_s * RAMP_TIMES_MAX);
+    let mut driver = Driver::start(scene, System::Plain, Timing { step: STEP, ..timing })?;
+    let plan = Ramp::searching(aimed_per_s * RAMP_START, FLOOR_PER_S, aimed_per_s * RAMP_END);
     let ramped = driver.ramp(plan, sla_us)?;
     tally.add(&driver.finish()?);
     Ok(ramped)
 }
 
-/// The p99 at a fifth of a capacity, in µs: the calmest of some looks. One stall of the machine would set an SLA that
-/// every system keeps at any rate.
+/// The p99 at a fifth of a capacity, in µs: the lowest of several steps. A p99 that one stall of the machine raised
+/// would set an SLA that every system keeps at any rate.
 pub(crate) fn p99_at_fifth_us(driver: &mut Driver<'_>, direct_per_s: f64) -> Result<Option<u64>, Error> {
-    let mut calmest: Option<u64> = None;
-    for _ in 0..LOOKS_MAX {
-        let p99_us = driver.measure(direct_per_s * FIFTH, FIFTH_FOR)?.span.p99_us();
-        calmest = calmest.into_iter().chain(p99_us).min();
-        // A calmer look would change nothing.
-        if calmest.is_some_and(|p99_us| sla_us(p99_us) == sla_us(0)) {
+    let mut lowest_us: Option<u64> = None;
+    for _ in 0..LIGHT_STEPS_MAX {
+        let p99_us = driver.measure(direct_per_s * LIGHT_SHARE, LIGHT_STEP)?.span.p99_us();
+        lowest_us = lowest_us.into_iter().chain(p99_us).min();
+        // The SLA is at its minimum; a lower p99 would not change it.
+        if lowest_us.is_some_and(|p99_us| sla_us(p99_us) == sla_us(0)) {
             break;
         }
     }
-    Ok(calmest)
+    Ok(lowest_us)
 }
 
-/// Sees how much the server does at all when it is helped: replies a second, without regard to time.
+/// Measures the saturated throughput of the helped server: replies a second, late ones included.
 pub fn helped_throughput(
     scene: &mut Scene,
     direct_per_s: f64,
@@ -304,11 +300,11 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_and_stops_spoil_a_calibration() {
+    fn other_processes_and_stolen_time_spoil_a_calibration() {
         let used = Used { seconds: 1.0, others_s: 1.88, ..Used::default() };
-        assert_eq!(others(&used).unwrap(), "others use 188 % of a core");
+        assert_eq!(disturbance(&used).unwrap(), "others use 188 % of a core");
         let used = Used { seconds: 1.0, stolen_s: 0.05, ..Used::default() };
-        assert!(others(&used).unwrap().contains("stopped for 50 ms"));
-        assert_eq!(others(&Used { seconds: 1.0, others_s: 0.05, ..Used::default() }), None);
+        assert!(disturbance(&used).unwrap().contains("stopped for 50 ms"));
+        assert_eq!(disturbance(&Used { seconds: 1.0, others_s: 0.05, ..Used::default() }), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The main job, shown: a burst hits one unmodified memcached, clients move to a helper, the burst is relieved.
+//! The demo: a burst hits one unmodified memcached, clients move to a helper, the burst is relieved.
 
 mod page;
 mod summary;
@@ -17,31 +17,31 @@ use crate::scenario;
 use crate::scenario::{Plan, Relieved, Sample, Second};
 use crate::scene::{Scene, Setting};
 
-/// How the demo is run.
+/// Options of a demo run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// The scene.
+    /// Settings of the scene.
     pub setting: Setting,
     /// Seconds of light load before the burst.
     pub light_s: u64,
     /// Seconds of burst before relief is switched on.
     pub burst_s: u64,
-    /// Seconds of burst after relief is switched on; relief needs three good ones.
+    /// Seconds of burst after relief is switched on; at least 4, because relief needs three good seconds in a row.
     pub relieved_s: u64,
     /// Seconds after the burst.
     pub after_s: u64,
-    /// Requests a second that the server serves alone; the scene calibrates itself where it is not given.
+    /// The direct capacity in requests a second; `None` to calibrate.
     pub direct_per_s: Option<f64>,
-    /// Whether the scene calibrates itself although others use the machine.
+    /// Whether to calibrate while other processes use the machine.
     pub neighbours: Neighbours,
-    /// How long the helper may wait to fill a batch; a fixed part of the SLA where it is not given.
+    /// The helper's largest batch delay; `None` for a fixed share of the SLA.
     pub max_delay: Option<Duration>,
-    /// Where the report goes; the results go beside it.
+    /// File of the report; results and series are written beside it.
     pub report: PathBuf,
 }
 
 impl Options {
-    /// A little more than a minute, calibration included.
+    /// The default course: a little more than a minute, calibration included.
     pub fn new(setting: Setting) -> Options {
         Options {
             setting,
@@ -57,11 +57,11 @@ impl Options {
     }
 }
 
-/// Everything that the demo found.
+/// A finished demo.
 #[derive(Debug)]
 pub struct Demo {
     calibration: Calibration,
-    /// Replies a second of the helped server without regard to time, if the server was calibrated at all.
+    /// Saturated throughput of the helped server in replies a second, late ones included.
     helped_per_s: f64,
     run: Relieved,
     seconds: Vec<Second>,
@@ -71,7 +71,7 @@ pub struct Demo {
     pub results: Results,
 }
 
-/// What is kept beside report and results, for those who want to draw their own curves.
+/// The file `*.series.json`: raw data for other plots.
 #[derive(Serialize)]
 struct Series<'a> {
     plan: &'a Plan,
@@ -81,54 +81,54 @@ struct Series<'a> {
     clients: &'a spillway_load::Report,
 }
 
-/// The part of the SLA for which a batch may wait where nobody says otherwise: 400 µs of 1 ms. On slower machines, with their
-/// longer SLA, batches then hold as many messages.
-const DELAY_PART_OF_SLA: f64 = 0.4;
+/// Default batch delay as a share of the SLA: 400 µs of 1 ms. Slower machines have a longer SLA, and their batches then
+/// contain as many messages.
+const DELAY_SHARE_OF_SLA: f64 = 0.4;
 
-/// Runs the demo, tells about it on `out` as it goes, and writes its files.
+/// Runs the demo, prints its progress to `out`, and writes its files.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<Demo, Error> {
     let demo = play(options, out)?;
     demo.write(&options.report)?;
-    say(out, &format!("report: {}", options.report.display()));
+    print_line(out, &format!("report: {}", options.report.display()));
     Ok(demo)
 }
 
-/// Tells something. Nobody reading is no reason to stop.
-fn say(out: &mut dyn Write, text: &str) {
+/// Prints a line. Ignores errors: the demo goes on without a reader.
+fn print_line(out: &mut dyn Write, text: &str) {
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
-/// The same without files.
+/// Runs the demo like [`run`], without writing files.
 pub fn play(options: &Options, out: &mut dyn Write) -> Result<Demo, Error> {
     if options.relieved_s < 4 || options.burst_s < 2 || options.light_s < 2 {
         return Err(Error::Usage(
             "the demo needs 2 s of light load, 2 s of burst and 4 s of relieved burst, at least".into(),
         ));
     }
-    say(out, "setting the scene: server, helper and clients in network namespaces");
+    print_line(out, "setting the scene: server, helper and clients in network namespaces");
     let mut scene = Scene::set("demo", options.setting.clone())?;
-    say(out, &summary::placement(&options.setting));
+    print_line(out, &summary::placement(&options.setting));
 
     let timing = Timing { warm_up: Duration::from_secs(1), ..Timing::default() };
     let calibration = match options.direct_per_s {
         Some(direct_per_s) => given(&mut scene, direct_per_s, timing)?,
         None => {
-            say(out, "calibrating: what requests cost here, and how much the server does alone (about 35 s)");
+            print_line(out, "calibrating: costs of a request, and the direct capacity (about 35 s)");
             calibrate(&mut scene, timing, options.neighbours)?
         }
     };
     let direct_per_s = calibration.direct_per_s;
-    say(out, &format!("{}; the burst will be three times that\n", calibration.words()));
-    let by_sla = Duration::from_micros((calibration.sla_us as f64 * DELAY_PART_OF_SLA) as u64);
-    scene.set_max_delay(options.max_delay.unwrap_or(by_sla))?;
+    print_line(out, &format!("{}; the burst will be three times that\n", calibration.description()));
+    let default_delay = Duration::from_micros((calibration.sla_us as f64 * DELAY_SHARE_OF_SLA) as u64);
+    scene.set_max_delay(options.max_delay.unwrap_or(default_delay))?;
     let (machine, setting) = (scene.machine()?, scene.setting().clone());
     let (saturated, helped_tally) = helped_throughput(&mut scene, direct_per_s, timing)?;
 
     let plan = Plan::new(direct_per_s, options.light_s, options.burst_s, options.relieved_s, options.after_s);
-    say(out, &summary::head(&setting, &machine.server, calibration.sla_us));
+    print_line(out, &summary::head(&setting, &machine.server, calibration.sla_us));
     let mut seconds = Vec::new();
     let run = scenario::run(&mut scene, plan, calibration.sla_us, &mut |second| {
-        say(out, &summary::live(&plan, second));
+        print_line(out, &summary::live(&plan, second));
         seconds.push(second.clone());
     })?;
     let mut tally = calibration.tally.clone();
@@ -146,8 +146,8 @@ pub fn play(options: &Options, out: &mut dyn Write) -> Result<Demo, Error> {
         results: Results::new("demo", machine),
     };
     summary::fill(&mut demo);
-    say(out, "");
-    say(out, &summary::text(&demo));
+    print_line(out, "");
+    print_line(out, &summary::text(&demo));
     Ok(demo)
 }
 
@@ -157,28 +157,28 @@ impl Demo {
         self.results.passed()
     }
 
-    /// From relief on until the SLA was kept again, in ms, if it was before the burst was over.
+    /// Time from relief on until the SLA was kept again, in ms; `None` if the burst ended first.
     pub fn relief_ms(&self) -> Option<u64> {
         self.run.relief_ms()
     }
 
-    /// Replies and failures of everything that ran.
+    /// Replies and failures of calibration and run together.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// What calibration found.
+    /// The calibration before the run.
     pub fn calibration(&self) -> &Calibration {
         &self.calibration
     }
 
-    /// Messages in each batch of the relieved burst, if there were batches.
+    /// Mean number of messages in a batch of the relieved burst; `None` without batches.
     pub fn messages_per_batch(&self) -> Option<f64> {
         let (from_ms, to_ms) = self.run.relieved();
         self.run.between(from_ms, to_ms).0.messages_per_batch()
     }
 
-    /// Why its times must not be cited, if so.
+    /// Reasons why the run's times must not be cited; empty for a valid run.
     pub fn spoilt(&self) -> Vec<String> {
         self.run.spoilt(self.setting.quota)
     }
@@ -208,7 +208,7 @@ pub(crate) mod tests {
     use spillway_load::Report;
     use spillway_load::report::{Bin, Move, Target};
 
-    /// A demo as it might have been: overload from 6 s, relief at 14 s, good again after 0.4 s.
+    /// A synthetic demo: overload from 6 s, relief at 14 s, p99 within the SLA again after 0.4 s.
     pub(crate) fn example() -> Demo {
         let plan = Plan::new(3_000.0, 6, 8, 12, 6);
         let bins = (0..plan.end_ms / 100).map(|n| {
@@ -276,7 +276,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_demo_leaves_report_results_and_series() {
+    fn a_demo_writes_report_results_and_series() {
         let directory = std::env::temp_dir().join(format!("spillway-bench-demo-{}", std::process::id()));
         let report = directory.join("report.html");
         let demo = example();
@@ -293,7 +293,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn times_that_show_nothing_are_refused() {
+    fn too_short_phases_are_refused() {
         let options =
             Options { relieved_s: 3, ..Options::new(Setting::new(Programs::in_directory(Path::new("")))) };
         assert!(matches!(run(&options, &mut Vec::new()), Err(Error::Usage(_))));

@@ -1,5 +1,5 @@
-//! Clients that a cost experiment drives itself: one link with batches of a given size, or one plain connection with
-//! requests in a row. Every reply is checked to the last byte.
+//! Clients of cost experiments: a link with batches of a given size, or a plain connection with pipelined requests.
+//! They compare every byte of each reply.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,12 +15,11 @@ use spillway_load::protocol::store::{Dialect, Space};
 use spillway_load::protocol::{Protocol, Sent, Verdict};
 use spillway_transport::Time;
 
-/// A server that says nothing for so long is given up.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes received at a time.
+/// Timeout for connecting and for each read and write.
+const TIMEOUT: Duration = Duration::from_secs(20);
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Links with batches under way on all of them, and the protocol of each.
+/// Links that each have one batch under way, and the protocol of each link.
 #[derive(Debug)]
 pub struct Links<P>(Vec<(LinkDriver, P)>);
 
@@ -32,8 +31,8 @@ impl<P: Protocol> Links<P> {
         Ok(links)
     }
 
-    /// Collects the replies of each link and sends its next batch, while those of the other links are under way. Returns how
-    /// many replies there were.
+    /// Collects the replies of each link and sends its next batch, while batches of other links are under way. Returns
+    /// the number of replies.
     pub fn turn(&mut self) -> Result<u64, String> {
         let mut replies = 0;
         for (driver, protocol) in &mut self.0 {
@@ -43,8 +42,8 @@ impl<P: Protocol> Links<P> {
         Ok(replies)
     }
 
-    /// Collects what is under way. A SET that came later would change values under whoever comes next. Returns how many
-    /// replies there were.
+    /// Collects all outstanding replies and returns their number. A SET still under way could change values that the
+    /// next series reads.
     pub fn finish(mut self) -> Result<u64, String> {
         self.0.iter_mut().map(|(driver, protocol)| driver.collect(protocol)).sum()
     }
@@ -70,8 +69,8 @@ struct Client {
 }
 
 impl LinkDriver {
-    /// Opens a link as a helper, with so many virtual connections from an address, its port and those above it. Fails if
-    /// the link is encrypted although [`Encryption::Off`] was asked for, or is not although something else was.
+    /// Opens a link as a helper, with virtual connections from `from` and the ports after it. Fails if the link is
+    /// encrypted with [`Encryption::Off`], or is not encrypted otherwise.
     pub fn open(
         server: SocketAddr,
         key: Key,
@@ -80,9 +79,9 @@ impl LinkDriver {
         connections: u16,
     ) -> Result<LinkDriver, String> {
         let stream = connect(server)?;
-        let limits = Limits { handshake_timeout: PATIENCE, ..Limits::default() };
-        // Batches are sent by hand.
-        let policy = PolicyKind::Fixed { delay: PATIENCE, bytes: usize::MAX };
+        let limits = Limits { handshake_timeout: TIMEOUT, ..Limits::default() };
+        // `send` flushes batches itself; this policy never does.
+        let policy = PolicyKind::Fixed { delay: TIMEOUT, bytes: usize::MAX };
         let config = OpenerConfig { role: Role::Helper, key, limits, policy, encryption };
         let fresh = spillway_keys::fresh().map_err(|e| e.to_string())?;
         let mut driver = LinkDriver {
@@ -110,7 +109,7 @@ impl LinkDriver {
         Ok(driver)
     }
 
-    /// Sends one request of every connection in one batch. [`LinkDriver::collect`] comes before the next.
+    /// Sends one request of every connection in one batch. Call [`LinkDriver::collect`] before the next batch.
     pub fn send(&mut self, protocol: &mut impl Protocol) -> Result<(), String> {
         for index in 0..self.clients.len() {
             let request = protocol.draw();
@@ -126,15 +125,15 @@ impl LinkDriver {
         self.flush()
     }
 
-    /// Waits for all replies. Returns how many.
+    /// Waits for all replies and returns their number.
     pub fn collect(&mut self, protocol: &mut impl Protocol) -> Result<u64, String> {
         let mut waiting = self.clients.iter().filter(|client| client.pending.is_some()).count();
         let replies = waiting as u64;
         while waiting > 0 {
             self.receive()?;
             for client in self.clients.iter_mut().filter(|client| !client.received.is_empty()) {
-                let sent = client.pending.ok_or("bytes that nobody asked for")?;
-                if judged(protocol, &sent, &client.received)? == Some(client.received.len()) {
+                let sent = client.pending.ok_or("received bytes without a pending request")?;
+                if reply_length(protocol, &sent, &client.received)? == Some(client.received.len()) {
                     client.pending = None;
                     client.received.clear();
                     waiting -= 1;
@@ -157,7 +156,7 @@ impl LinkDriver {
         Ok(())
     }
 
-    /// Receives once and takes apart what came.
+    /// Receives once and handles the events of the received frames.
     fn receive(&mut self) -> Result<(), String> {
         let count = read(&mut self.stream, &mut self.buffer)?;
         let now = self.now();
@@ -165,9 +164,9 @@ impl LinkDriver {
         while let Some(event) = self.link.decompose(now, &mut input).map_err(|e| e.to_string())? {
             match event {
                 OpenerEvent::Data { id, bytes } => {
-                    // Ids are given in order, and nobody closes.
+                    // `clients` is sorted: ids are assigned in order and connections stay open.
                     let at = self.clients.binary_search_by_key(&id, |client| client.id);
-                    let at = at.map_err(|_| "a reply of no connection")?;
+                    let at = at.map_err(|_| "a reply for an unknown connection")?;
                     self.clients[at].received.extend_from_slice(bytes);
                     let length = bytes.len();
                     self.link.consumed(id, length).expect("consumed at most what was received");
@@ -186,7 +185,7 @@ impl LinkDriver {
     }
 }
 
-/// One plain connection.
+/// A plain connection with pipelined requests.
 #[derive(Debug)]
 pub struct PipeDriver {
     stream: TcpStream,
@@ -211,7 +210,7 @@ impl PipeDriver {
         })
     }
 
-    /// So many requests one behind the other, then all replies. Returns how many.
+    /// Sends `depth` requests, then waits for all replies. Returns the number of replies.
     pub fn pipelined(&mut self, protocol: &mut impl Protocol, depth: usize) -> Result<u64, String> {
         self.request.clear();
         self.sent.clear();
@@ -226,7 +225,9 @@ impl PipeDriver {
             let count = read(&mut self.stream, &mut self.buffer)?;
             self.received.extend_from_slice(&self.buffer[..count]);
             while done < depth {
-                let Some(length) = judged(protocol, &self.sent[done], &self.received[at..])? else { break };
+                let Some(length) = reply_length(protocol, &self.sent[done], &self.received[at..])? else {
+                    break;
+                };
                 at += length;
                 done += 1;
             }
@@ -234,7 +235,7 @@ impl PipeDriver {
         Ok(depth as u64)
     }
 
-    /// One request for so many keys, and their values. Returns how many.
+    /// Requests all keys at once and checks their values. Returns the number of values.
     pub fn multiget<D: ManyKeys>(&mut self, space: &Space, keys: &[u32]) -> Result<u64, String> {
         self.request.clear();
         self.expected.clear();
@@ -252,9 +253,9 @@ impl PipeDriver {
     }
 }
 
-/// One request for many keys.
+/// Encoding of one request for many keys.
 pub trait ManyKeys: Dialect {
-    /// Appends the request, and the reply that it must have (values in version 0).
+    /// Appends the request, and its expected reply (values of version 0).
     fn push_many(space: &Space, keys: &[u32], request: &mut Vec<u8>, reply: &mut Vec<u8>);
 }
 
@@ -286,8 +287,8 @@ impl ManyKeys for Resp {
     }
 }
 
-/// The length of a right reply, or `None` while it is incomplete.
-fn judged(protocol: &mut impl Protocol, sent: &Sent, reply: &[u8]) -> Result<Option<usize>, String> {
+/// The length of a correct reply, or `None` while it is incomplete.
+fn reply_length(protocol: &mut impl Protocol, sent: &Sent, reply: &[u8]) -> Result<Option<usize>, String> {
     match protocol.check(sent, reply) {
         Verdict::Incomplete => Ok(None),
         Verdict::Right(length) => Ok(Some(length)),
@@ -299,10 +300,10 @@ fn judged(protocol: &mut impl Protocol, sent: &Sent, reply: &[u8]) -> Result<Opt
 
 fn connect(server: SocketAddr) -> Result<TcpStream, String> {
     let open = || {
-        let stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+        let stream = TcpStream::connect_timeout(&server, TIMEOUT)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(stream)
     };
     open().map_err(|e: io::Error| format!("cannot connect to {server}: {e}"))
@@ -313,9 +314,9 @@ fn read(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<usize, String> {
         return match stream.read(buffer) {
             Ok(0) => Err("the server closed the connection".into()),
             Ok(count) => Ok(count),
-            // A read with a time limit is interrupted even by a process that is stopped and goes on.
+            // SIGSTOP and SIGCONT also interrupt a read that has a timeout (signal(7)).
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            Err(e) => Err(format!("nothing received: {e}")),
+            Err(e) => Err(format!("cannot read a reply: {e}")),
         };
     }
 }
@@ -333,7 +334,7 @@ mod tests {
         Space { seed: 3, key_size: 8, value_size: 9 }
     }
 
-    /// Sends a fixed answer to whatever comes first.
+    /// A server that sends a fixed answer to the first bytes of its first connection.
     fn answering(answer: Vec<u8>) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_bytes_and_early_ends_are_told() {
+    fn wrong_bytes_and_early_ends_are_errors() {
         let (mut request, mut right) = (Vec::new(), Vec::new());
         Text::push_many(&space(), &[5], &mut request, &mut right);
         let mut wrong = right.clone();

@@ -1,4 +1,4 @@
-//! Why an experiment could not be done. Findings, bad ones too, are no errors.
+//! Why an experiment could not run. A bad finding is a result, not an error.
 
 use std::fmt;
 use std::io;
@@ -6,25 +6,25 @@ use std::path::Path;
 
 use spillway_lab::LabError;
 
-/// Why an experiment could not be done.
+/// Why an experiment could not run.
 #[derive(Debug)]
 pub enum Error {
-    /// The laboratory refused.
+    /// An error of the laboratory.
     Lab(LabError),
-    /// One of our own processes did not do what it is for.
+    /// A program of the experiment failed.
     Process {
-        /// Which, and what it did not do.
+        /// The program and its failure.
         what: String,
-        /// What it printed last.
+        /// The last lines of its output.
         output: String,
     },
-    /// An option makes no sense, or something needed is missing; the text says what to do.
+    /// An option is invalid or a prerequisite is missing; the text says what to do.
     Usage(String),
-    /// The system refused something.
+    /// A system call failed.
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// The system's answer.
+        /// The operating system's error.
         cause: io::Error,
     },
 }

@@ -14,44 +14,44 @@ use crate::scene::Setting;
 use crate::table::Table;
 use figures::Figure;
 
-/// How an experiment is run.
+/// Options of an experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Within two minutes: fewer rounds, and the less important parts left out.
+    /// Finish within two minutes: fewer rounds, without the less important parts.
     pub quick: bool,
-    /// Which attacks to run, by their ids, in the experiment `attacks`; empty: all. No other experiment takes any.
+    /// Ids of the attacks to run in the experiment `attacks`; empty for all. Other experiments have no parts.
     pub only: Vec<String>,
-    /// The scene, for experiments that have it.
+    /// The scene, for experiments that use one.
     pub setting: Setting,
 }
 
-/// What an experiment asks of the machine.
+/// An experiment's requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Network namespaces and interfaces, which only root may create.
+    /// Needs root, to create network namespaces and interfaces.
     pub root: bool,
-    /// How long a full run takes on two virtual cores, about, where no round is repeated because the machine spoilt it.
+    /// Approximate duration of a full run on two virtual cores, without repeated rounds.
     pub minutes: u32,
 }
 
 /// One experiment.
 #[derive(Clone, Copy)]
 pub struct Experiment {
-    /// Its name.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it asks.
+    /// The question that it answers.
     pub question: &'static str,
-    /// The paper's value, and where the paper states it.
+    /// The paper's value, with figure or section.
     pub paper: &'static str,
     /// Figures and tables that it reproduces.
     pub figures: &'static [Figure],
-    /// What the machine must offer.
+    /// Requirements on the machine.
     pub needs: Needs,
-    /// Runs it; tells about it as it goes.
+    /// Runs it and prints its progress.
     pub run: fn(&Options, &mut dyn Write) -> Result<Results, Error>,
 }
 
-/// All experiments, by remedy.
+/// All experiments, grouped by remedy.
 pub fn all() -> impl Iterator<Item = &'static Experiment> {
     batch::EXPERIMENTS.iter().chain(&sessions::EXPERIMENTS).chain(&tcp::EXPERIMENTS)
 }
@@ -61,7 +61,7 @@ pub fn named(name: &str) -> Option<&'static Experiment> {
     all().find(|experiment| experiment.name == name)
 }
 
-/// Whether an experiment has these parts, of which only they are to be run.
+/// Checks the values of `--only`. Fails with [`Error::Usage`] if the experiment does not have one of these parts.
 pub fn check_only(experiment: &Experiment, only: &[String]) -> Result<(), Error> {
     let parts = if experiment.name == "attacks" { batch::attacks::ids() } else { Vec::new() };
     let Some(unknown) = only.iter().find(|part| !parts.contains(&part.as_str())) else { return Ok(()) };
@@ -71,7 +71,7 @@ pub fn check_only(experiment: &Experiment, only: &[String]) -> Result<(), Error>
     }))
 }
 
-/// All experiments, for people.
+/// The table that `bench list` prints.
 pub fn list() -> Table {
     let columns = ["name", "minutes", "root", "reproduces", "what it asks", "paper"];
     let mut table = Table::new(columns).left(2).left(3).left(4).left(5);
@@ -96,11 +96,11 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), all().count());
-        assert!(!names.contains(&"list") && !names.contains(&"all"), "those words mean something else");
+        assert!(!names.contains(&"list") && !names.contains(&"all"), "reserved for commands");
     }
 
     #[test]
-    fn only_parts_that_an_experiment_has_are_run() {
+    fn unknown_parts_are_refused() {
         let only = |name: &str, parts: &[&str]| {
             let parts: Vec<String> = parts.iter().map(|part| part.to_string()).collect();
             check_only(named(name).unwrap(), &parts).map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! The clients: one `spillway load` on each client host, steered and listened to as one.
+//! Controls the clients: one `spillway load` on each client host, with common orders and merged results.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -16,90 +16,89 @@ use spillway_load::report::{Bin, Bins, Event, Move, Report};
 use crate::error::Error;
 use crate::stop;
 
-/// Width of the generators' bins, in ms: the grid on which a relief's end is looked for.
+/// Width of the generators' bins, in ms: the grid of relief times.
 pub const BIN_MS: u64 = crate::relief::GRID_MS;
-/// Bins are told of when they are over; what has no reply after this time is over any SLA that is looked at.
-pub const TOLD_AFTER: Duration = Duration::from_millis(250);
-/// How long connecting and filling may take.
+/// Wait after the end of a bin before its counts are used. A request without a reply by then is over every SLA in use.
+pub const BIN_REPORT_DELAY: Duration = Duration::from_millis(250);
+/// Limit for connecting, filling, and moving.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// From the word to time zero, so that every generator has heard it.
+/// From the start command to time zero; every generator must have read the command by then.
 const START_DELAY_NS: u64 = 100_000_000;
-/// After the end, for replies that are still under way.
+/// Time for outstanding replies after the last request.
 const DRAIN: Duration = Duration::from_secs(10);
-/// For the last words after the drain.
+/// Limit for the final report after the drain.
 const END_WITHIN: Duration = Duration::from_secs(30);
-/// How long a signal may go unnoticed.
+/// Longest time until a sleep notices a signal.
 const SLEEP_SLICE: Duration = Duration::from_millis(500);
-/// Complaints that are kept.
 const TROUBLES_MAX: usize = 16;
 
-/// Link ports that carry sessions of the client library.
+/// Routes of sessions of the client library.
 #[derive(Clone, Debug)]
-pub struct Ways {
-    /// Helpers'.
+pub struct Routes {
+    /// Link ports of helpers.
     pub helpers: Vec<SocketAddr>,
-    /// All begin on the first helper, and the others stand by; otherwise they are spread.
+    /// All sessions start on the first helper, and the others are standbys; otherwise sessions are spread over all.
     pub standby: bool,
-    /// The server's own: the last way, or the only one.
+    /// The server's own link port: the last route, or the only one.
     pub link: Option<SocketAddr>,
-    /// They begin at the server, and go to helpers and back by themselves, so many as those of one process.
+    /// Sessions start at the server and switch by themselves, in groups of this size; a group decides as one process.
     pub relief: Option<u32>,
-    /// The file with the clients' key.
+    /// File with the clients' key.
     pub key: PathBuf,
 }
 
-/// What clients do.
+/// Configuration of all clients.
 #[derive(Clone, Debug)]
 pub struct Clients {
     /// The server's ordinary port.
     pub server: SocketAddr,
     /// Helpers' link ports, over which connections are spread when they move, and the file with the clients' key.
     pub helpers: Option<(Vec<SocketAddr>, PathBuf)>,
-    /// Connections are sessions, carried so.
-    pub sessions: Option<Ways>,
-    /// Sessions that decide for themselves ask so many helpers for their load; the library's default without it.
+    /// If set, connections are sessions with these routes.
+    pub sessions: Option<Routes>,
+    /// Helpers whose load a session compares when it chooses one; `None` for the library's default.
     pub asked: Option<usize>,
-    /// Of each host's generator.
+    /// Threads of each generator.
     pub threads: u32,
-    /// Over all hosts.
+    /// Connections over all hosts.
     pub connections: u32,
-    /// Keys in the server.
+    /// Number of keys in the server.
     pub keys: u32,
-    /// Set all keys first; they are there already otherwise.
+    /// Set all keys first; otherwise the server already has them.
     pub fill: bool,
-    /// Of everything random.
+    /// Seed of keys, values and request times.
     pub seed: u64,
-    /// Requests a second at the beginning, over all hosts.
+    /// Initial rate in requests a second, over all hosts.
     pub rate_per_s: f64,
-    /// From time zero to the last arrival; until [`Generators::finish`] without it.
+    /// From time zero to the last request; `None` until [`Generators::finish`].
     pub duration: Option<Duration>,
-    /// What happens when, in the generator's own words; rates are over all hosts.
+    /// Orders by time since time zero; rates are over all hosts.
     pub schedule: Vec<(Duration, Order)>,
-    /// A reply later than this is late.
+    /// Later replies count as late.
     pub sla: Duration,
-    /// Between the starts of two connections' moves, over all hosts.
+    /// Interval between the starts of two connections' moves, over all hosts.
     pub pace: Duration,
 }
 
-/// What clients ask for, and when.
+/// Requests of the clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Traffic {
-    /// What they speak.
+    /// The clients' protocol.
     pub speech: Speech,
     /// Length of a value, in bytes. Keys have 32.
     pub value_size: usize,
-    /// Fraction of gets; the others are sets.
+    /// Share of gets; the others are sets.
     pub get_ratio: f64,
-    /// Each connection sends its next request when it has its reply; the rate does not matter then.
+    /// Closed loop: each connection sends its next request when it has a reply, and the rate is ignored.
     pub closed: bool,
-    /// Open loop: requests are due at equal distances, not at random ones.
+    /// Open loop with equal intervals between requests instead of random ones.
     pub constant: bool,
-    /// Width of the generators' bins, in ms: divides 1,000.
+    /// Width of the generators' bins, in ms; must divide 1,000.
     pub bin_ms: u64,
 }
 
 impl Default for Traffic {
-    /// The paper's: GET of 64 B values from a memcached, in an open loop.
+    /// The paper's traffic: GET of 64 B values from memcached, in an open loop.
     fn default() -> Traffic {
         Traffic {
             speech: Speech::Memcached,
@@ -112,33 +111,33 @@ impl Default for Traffic {
     }
 }
 
-/// What clients can be told.
+/// An order to all clients.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Order {
-    /// Requests a second from now on, over all hosts.
+    /// The new rate in requests a second, over all hosts.
     Rate(f64),
     /// Move every connection to the helper.
     ToHelper,
-    /// Move every connection back.
+    /// Move every connection back to the server.
     ToServer,
-    /// The operator's override to sessions that decide for themselves: be helped.
+    /// Override `on` for sessions that decide for themselves.
     Help,
-    /// Remember this moment.
+    /// Mark this moment in the report.
     Mark(&'static str),
 }
 
 impl Order {
-    /// In the words of one of `count` generators.
-    fn words(&self, count: usize, pace: Duration) -> Vec<String> {
-        let words = |words: &[&str]| words.iter().map(|&w| w.to_owned()).collect();
-        // Each generator moves its share of the connections at once with the others.
+    /// The command for one of `count` generators, split into its arguments.
+    fn arguments(&self, count: usize, pace: Duration) -> Vec<String> {
+        let owned = |arguments: &[&str]| arguments.iter().map(|&one| one.to_owned()).collect();
+        // All generators move their shares of the connections at the same time.
         let pace = format!("pace={}ns", pace.as_nanos().saturating_mul(count as u128));
         match self {
-            Order::Rate(rate) => words(&["rate", &format!("{:.3}", rate / count as f64)]),
-            Order::ToHelper => words(&["move", "helper", &pace]),
-            Order::ToServer => words(&["move", "direct", &pace]),
-            Order::Help => words(&["relief", "on"]),
-            Order::Mark(name) => words(&["mark", name]),
+            Order::Rate(rate) => owned(&["rate", &format!("{:.3}", rate / count as f64)]),
+            Order::ToHelper => owned(&["move", "helper", &pace]),
+            Order::ToServer => owned(&["move", "direct", &pace]),
+            Order::Help => owned(&["relief", "on"]),
+            Order::Mark(name) => owned(&["mark", name]),
         }
     }
 }
@@ -146,35 +145,37 @@ impl Order {
 /// Running generators. Dropping them kills them.
 #[derive(Debug)]
 pub struct Generators {
-    parts: Vec<Part>,
+    generators: Vec<Generator>,
     shared: Arc<Shared>,
     zero_ns: u64,
     pace: Duration,
 }
 
 #[derive(Debug)]
-struct Part {
+struct Generator {
     process: Process,
     orders: Option<ChildStdin>,
     listener: Option<JoinHandle<()>>,
 }
 
-/// What the listeners gather.
 #[derive(Debug, Default)]
 struct Shared {
-    heard: Mutex<Heard>,
+    state: Mutex<State>,
     changed: Condvar,
 }
 
+/// Events of all generators, merged.
 #[derive(Debug, Default)]
-struct Heard {
+struct State {
     ready: usize,
+    /// Generators that have closed their output.
     closed: usize,
     bins: Bins,
     offered: u64,
     settled: u64,
     answered: u64,
     helped_now: Vec<u32>,
+    /// Moves, and the number of generators that have finished each.
     moves: Vec<(Move, usize)>,
     ends: Vec<Report>,
     troubles: Vec<String>,
@@ -187,7 +188,7 @@ impl Generators {
         Generators::start_with(program, hosts, clients, &Traffic::default())
     }
 
-    /// The same with other requests.
+    /// [`Generators::start`] with other requests than the default.
     pub fn start_with(
         program: &std::path::Path,
         hosts: &[Host],
@@ -195,11 +196,11 @@ impl Generators {
         traffic: &Traffic,
     ) -> Result<Generators, Error> {
         let shared = Arc::new(Shared::default());
-        shared.heard().helped_now = vec![0; hosts.len()];
-        let mut generators = Generators { parts: Vec::new(), shared, zero_ns: 0, pace: clients.pace };
+        shared.state().helped_now = vec![0; hosts.len()];
+        let mut all = Generators { generators: Vec::new(), shared, zero_ns: 0, pace: clients.pace };
         for (index, host) in hosts.iter().enumerate() {
             let mut process = host.spawn(&launch(program, clients, traffic, index, hosts.len()))?;
-            let shared = Arc::clone(&generators.shared);
+            let shared = Arc::clone(&all.shared);
             let listener = process.take_stdout().map(|out| {
                 std::thread::Builder::new().name("clients".into()).spawn(move || listen(out, index, &shared))
             });
@@ -207,18 +208,17 @@ impl Generators {
                 .transpose()
                 .map_err(|cause| Error::System { what: "cannot start a thread".into(), cause })?;
             let orders = process.take_stdin();
-            generators.parts.push(Part { process, orders, listener });
-            // One after the other: the first sets the keys, the others find them.
-            generators.wait("connect", READY_WITHIN, |heard| heard.ready > index)?;
+            all.generators.push(Generator { process, orders, listener });
+            // Start one after the other: the first sets the keys that the others read.
+            all.wait("connect", READY_WITHIN, |state| state.ready > index)?;
         }
-        Ok(generators)
+        Ok(all)
     }
 
-    /// Sets time zero.
+    /// Sets time zero, [`START_DELAY_NS`] from now.
     pub fn begin(&mut self) -> Result<(), Error> {
         self.zero_ns = monotonic_ns() + START_DELAY_NS;
-        let words = format!("start {}", self.zero_ns);
-        self.tell(|_| words.clone())
+        self.send(&format!("start {}", self.zero_ns))
     }
 
     /// Time zero on the monotonic clock, in ns.
@@ -236,9 +236,9 @@ impl Generators {
         monotonic_ns.saturating_sub(self.zero_ns) / 1_000_000
     }
 
-    /// Sleeps until so many milliseconds after time zero, or until a signal stops the experiment.
+    /// Sleeps until `at_ms` after time zero, or until a signal stops the experiment.
     pub fn sleep_until_ms(&self, at_ms: u64) {
-        // In slices, so that a signal does not have to wait for a long step.
+        // In slices, so that a signal ends a long sleep soon.
         while stop::check().is_ok() {
             let left_ns = (self.zero_ns + at_ms * 1_000_000).saturating_sub(monotonic_ns());
             if left_ns == 0 {
@@ -248,134 +248,134 @@ impl Generators {
         }
     }
 
-    /// Tells all of them something, now.
+    /// Sends an order to all generators.
     pub fn order(&mut self, order: &Order) -> Result<(), Error> {
-        let (count, pace) = (self.parts.len(), self.pace);
-        self.tell(|_| order.words(count, pace).join(" "))
+        let command = order.arguments(self.generators.len(), self.pace).join(" ");
+        self.send(&command)
     }
 
-    /// Moves every connection to the helper, and waits until each has had a reply there or failed to.
+    /// Moves every connection to the helper, and waits until each has had a reply there or has failed to move.
     pub fn move_to_helper(&mut self) -> Result<Move, Error> {
-        let (before, parts) = (self.shared.heard().moves.len(), self.parts.len());
+        let (before, count) = (self.shared.state().moves.len(), self.generators.len());
         self.order(&Order::ToHelper)?;
-        let moved = |heard: &Heard| heard.moves.get(before).is_some_and(|(_, told)| *told == parts);
+        let moved = |state: &State| state.moves.get(before).is_some_and(|(_, finished)| *finished == count);
         self.wait("move to the helper", READY_WITHIN, moved)?;
-        let heard = self.shared.heard();
+        let state = self.shared.state();
         let (moved, _) =
-            heard.moves.get(before).ok_or_else(|| Error::process("the clients forgot a move", ""))?;
+            state.moves.get(before).ok_or_else(|| Error::process("the clients reported no move", ""))?;
         Ok(moved.clone())
     }
 
-    /// Offers nothing more, and waits until all that was offered is settled, or `patience` is over.
-    pub fn quiesce(&mut self, patience: Duration) -> Result<(), Error> {
+    /// Sets the rate to 0, and waits until all offered requests are settled, or until `timeout`.
+    pub fn quiesce(&mut self, timeout: Duration) -> Result<(), Error> {
         self.order(&Order::Rate(0.0))?;
-        // The last requests from before the word may not even have been told of yet.
+        // Wait for the bins with the last requests before the order.
         std::thread::sleep(Duration::from_millis(2 * BIN_MS + 50));
-        let settled = self.wait("settle", patience, |heard| heard.settled >= heard.offered);
+        let settled = self.wait("settle", timeout, |state| state.settled >= state.offered);
         match settled {
-            // What does not settle is judged where it was offered.
-            Err(_) if self.shared.heard().closed == 0 => Ok(()),
+            // Unsettled requests count as unanswered in the step that offered them.
+            Err(_) if self.shared.state().closed == 0 => Ok(()),
             other => other,
         }
     }
 
-    /// What is known by now of requests intended within `from_ms..to_ms`, bin by bin.
+    /// Bins of requests due within `from_ms..to_ms`, as reported so far.
     pub fn bins(&self, from_ms: u64, to_ms: u64) -> Vec<Bin> {
-        let heard = self.shared.heard();
-        heard.bins.iter().filter(|bin| (from_ms..to_ms).contains(&bin.at_ms)).cloned().collect()
+        let state = self.shared.state();
+        state.bins.iter().filter(|bin| (from_ms..to_ms).contains(&bin.at_ms)).cloned().collect()
     }
 
-    /// Replies so far, whenever they were asked for. Told every 100 ms.
+    /// Replies so far, by the time of the reply; updated every 100 ms.
     pub fn answered(&self) -> u64 {
-        self.shared.heard().answered
+        self.shared.state().answered
     }
 
     /// Connections that are on a helper now.
     pub fn helped_now(&self) -> u32 {
-        self.shared.heard().helped_now.iter().sum()
+        self.shared.state().helped_now.iter().sum()
     }
 
-    /// Complaints so far, a few at most.
+    /// The first failures so far.
     pub fn troubles(&self) -> Vec<String> {
-        self.shared.heard().troubles.clone()
+        self.shared.state().troubles.clone()
     }
 
-    /// Moves that are over, in order.
+    /// Moves that all generators have finished, in order.
     pub fn moves(&self) -> Vec<Move> {
-        let parts = self.parts.len();
-        let heard = self.shared.heard();
-        heard.moves.iter().filter(|(_, told)| *told == parts).map(|(moved, _)| moved.clone()).collect()
+        let count = self.generators.len();
+        let state = self.shared.state();
+        state.moves.iter().filter(|(_, done)| *done == count).map(|(moved, _)| moved.clone()).collect()
     }
 
     /// Fails if a generator has ended before its time.
     pub fn check(&self) -> Result<(), Error> {
-        if self.shared.heard().closed > 0 { Err(self.ended("ended early")) } else { Ok(()) }
+        if self.shared.state().closed > 0 { Err(self.ended("ended early")) } else { Ok(()) }
     }
 
-    /// Ends the arrivals if they have not ended, waits for what is under way, and returns everything as one report.
+    /// Stops sending requests, waits for outstanding replies, and returns the merged report of all generators.
     pub fn finish(mut self) -> Result<Report, Error> {
-        // One that has ended already cannot be told, and need not be.
-        let _ = self.tell(|_| "stop".into());
-        let parts = self.parts.len();
-        self.wait("end", DRAIN + END_WITHIN, |heard| heard.closed == parts)?;
-        let heard = std::mem::take(&mut *self.shared.heard());
-        if heard.ends.len() != parts {
+        // Fails for a generator that has ended by itself, which needs no stop command.
+        let _ = self.send("stop");
+        let count = self.generators.len();
+        self.wait("end", DRAIN + END_WITHIN, |state| state.closed == count)?;
+        let state = std::mem::take(&mut *self.shared.state());
+        if state.ends.len() != count {
             return Err(self.ended("ended without a report"));
         }
         let mut whole: Option<Report> = None;
-        for end in &heard.ends {
+        for end in &state.ends {
             match &mut whole {
                 Some(whole) => whole.merge(end),
                 None => whole = Some(end.clone()),
             }
         }
         let mut whole = whole.unwrap_or_default();
-        whole.bins = heard.bins.into_vec();
+        whole.bins = state.bins.into_vec();
         whole.summarize();
         Ok(whole)
     }
 
-    fn tell(&mut self, words: impl Fn(usize) -> String) -> Result<(), Error> {
-        for (index, part) in self.parts.iter_mut().enumerate() {
-            let written =
-                part.orders.as_mut().map(|orders| orders.write_all(format!("{}\n", words(index)).as_bytes()));
+    fn send(&mut self, command: &str) -> Result<(), Error> {
+        let line = format!("{command}\n");
+        for generator in &mut self.generators {
+            let written = generator.orders.as_mut().map(|orders| orders.write_all(line.as_bytes()));
             if !matches!(written, Some(Ok(()))) {
-                return Err(self.ended("does not listen"));
+                return Err(self.ended("does not accept commands"));
             }
         }
         Ok(())
     }
 
-    fn wait(&self, what: &str, patience: Duration, done: impl Fn(&Heard) -> bool) -> Result<(), Error> {
-        let deadline = Instant::now() + patience;
-        let mut heard = self.shared.heard();
-        while !done(&heard) {
+    fn wait(&self, what: &str, timeout: Duration, done: impl Fn(&State) -> bool) -> Result<(), Error> {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.shared.state();
+        while !done(&state) {
             let Some(left) = deadline.checked_duration_since(Instant::now()) else {
-                drop(heard);
-                return Err(self.ended(&format!("took longer than {patience:?} to {what}")));
+                drop(state);
+                return Err(self.ended(&format!("took longer than {timeout:?} to {what}")));
             };
-            if heard.closed > 0 && what != "end" {
-                drop(heard);
+            if state.closed > 0 && what != "end" {
+                drop(state);
                 return Err(self.ended(&format!("ended instead of going on to {what}")));
             }
-            heard = self.shared.changed.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
     }
 
     fn ended(&self, what: &str) -> Error {
-        let printed: Vec<String> =
-            self.parts.iter().map(|part| part.process.tail()).filter(|t| !t.trim().is_empty()).collect();
+        let outputs = self.generators.iter().map(|generator| generator.process.tail());
+        let printed: Vec<String> = outputs.filter(|text| !text.trim().is_empty()).collect();
         Error::process(format!("a load generator {what}"), printed.join("\n"))
     }
 }
 
 impl Drop for Generators {
     fn drop(&mut self) {
-        for part in &mut self.parts {
-            part.process.kill();
-            if let Some(listener) = part.listener.take() {
-                // It ends with the pipe; if it panicked there is nothing more to learn from it.
+        for generator in &mut self.generators {
+            generator.process.kill();
+            if let Some(listener) = generator.listener.take() {
+                // The thread ends with the pipe. Its panic would be of no use here.
                 let _ = listener.join();
             }
         }
@@ -383,8 +383,8 @@ impl Drop for Generators {
 }
 
 impl Shared {
-    fn heard(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -407,7 +407,7 @@ fn launch(
         .args(["--connections", &share.to_string()])
         .args(["--keys", &clients.keys.to_string()])
         .args(["--fill", if clients.fill && index == 0 { "set" } else { "skip" }])
-        // The seed also says which keys there are, so it is the same for all; their requests differ by their share.
+        // Keys follow from the seed, so all generators have the same; their requests differ by `--share`.
         .args(["--seed", &clients.seed.to_string(), "--share", &format!("{index}/{count}")])
         .args(["--duration", &ms(clients.duration.unwrap_or_default())])
         .args(["--sla", &ms(clients.sla), "--bin", &format!("{}ms", traffic.bin_ms), "--drain", &ms(DRAIN)])
@@ -419,18 +419,18 @@ fn launch(
     if traffic.constant {
         launch = launch.args(["--arrivals", "constant"]);
     }
-    if let Some(ways) = &clients.sessions {
-        launch = launch.args(["--sessions", "--require-encryption", "--client-key"]).arg(&ways.key);
-        for helper in &ways.helpers {
+    if let Some(routes) = &clients.sessions {
+        launch = launch.args(["--sessions", "--require-encryption", "--client-key"]).arg(&routes.key);
+        for helper in &routes.helpers {
             launch = launch.args(["--helper", &helper.to_string()]);
         }
-        if ways.standby {
+        if routes.standby {
             launch = launch.arg("--standby");
         }
-        if let Some(link) = ways.link {
+        if let Some(link) = routes.link {
             launch = launch.args(["--link", &link.to_string()]);
         }
-        if let Some(group) = ways.relief {
+        if let Some(group) = routes.relief {
             launch = launch.args(["--relief", "--group", &group.to_string()]);
             if let Some(asked) = clients.asked {
                 launch = launch.args(["--asked", &asked.to_string()]);
@@ -445,31 +445,31 @@ fn launch(
     }
     for (at, order) in &clients.schedule {
         launch =
-            launch.args(["--at", &format!("{}={}", ms(*at), order.words(count, clients.pace).join(":"))]);
+            launch.args(["--at", &format!("{}={}", ms(*at), order.arguments(count, clients.pace).join(":"))]);
     }
     launch.output(Output::Piped).piped_stdin()
 }
 
-/// Hears one generator out.
+/// Reads the events of one generator until it closes its output.
 fn listen(out: ChildStdout, index: usize, shared: &Shared) {
-    // Listening must not delay what it listens to; where that cannot be, the clients' own lag tells.
+    // Reading must not delay the generator. A delay shows in the clients' own lag.
     let _ = rustix::process::nice(19);
     for line in BufReader::new(out).lines() {
         let Ok(line) = line else { break };
         let event = serde_json::from_str(&line);
-        let mut heard = shared.heard();
+        let mut state = shared.state();
         match event {
-            Ok(event) => heard.take(event, index),
-            Err(why) => heard.complain(format!("a load generator is not understood: {why}")),
+            Ok(event) => state.take(event, index),
+            Err(why) => state.add_trouble(format!("cannot parse an event of a load generator: {why}")),
         }
-        drop(heard);
+        drop(state);
         shared.changed.notify_all();
     }
-    shared.heard().closed += 1;
+    shared.state().closed += 1;
     shared.changed.notify_all();
 }
 
-impl Heard {
+impl State {
     fn take(&mut self, event: Event, index: usize) {
         match event {
             Event::Ready { .. } => self.ready += 1,
@@ -486,21 +486,21 @@ impl Heard {
             }
             Event::Moved { moved, .. } => {
                 match self.moves.iter_mut().find(|(m, _)| m.id == moved.id && m.target == moved.target) {
-                    Some((ours, told)) => {
+                    Some((ours, finished)) => {
                         ours.merge(&moved);
-                        *told += 1;
+                        *finished += 1;
                     }
                     None => self.moves.push((moved, 1)),
                 }
             }
-            Event::Trouble { what, .. } => self.complain(what),
+            Event::Trouble { what, .. } => self.add_trouble(what),
             Event::End { report } => self.ends.push(*report),
-            // The report at the end has all decisions.
+            // The final report contains all decisions.
             Event::Start { .. } | Event::Command { .. } | Event::Decided { .. } => {}
         }
     }
 
-    fn complain(&mut self, what: String) {
+    fn add_trouble(&mut self, what: String) {
         if self.troubles.len() < TROUBLES_MAX {
             self.troubles.push(what);
         }
@@ -519,13 +519,13 @@ mod tests {
     }
 
     #[test]
-    fn several_generators_are_heard_as_one() {
-        let mut heard = Heard { helped_now: vec![0; 2], ..Heard::default() };
-        heard.take(Event::Bins { at_us: 0, helped_now: 3, bins: vec![bin(100, 10, 4)] }, 0);
-        heard.take(Event::Bins { at_us: 0, helped_now: 4, bins: vec![bin(100, 10, 9), bin(200, 1, 0)] }, 1);
-        heard.take(Event::Bins { at_us: 0, helped_now: 5, bins: vec![bin(100, 0, 6)] }, 0);
-        assert_eq!((heard.offered, heard.settled, heard.helped_now.iter().sum::<u32>()), (21, 19, 9));
-        assert_eq!(heard.bins.at(100).direct.answered, 19);
+    fn events_of_several_generators_are_merged() {
+        let mut state = State { helped_now: vec![0; 2], ..State::default() };
+        state.take(Event::Bins { at_us: 0, helped_now: 3, bins: vec![bin(100, 10, 4)] }, 0);
+        state.take(Event::Bins { at_us: 0, helped_now: 4, bins: vec![bin(100, 10, 9), bin(200, 1, 0)] }, 1);
+        state.take(Event::Bins { at_us: 0, helped_now: 5, bins: vec![bin(100, 0, 6)] }, 0);
+        assert_eq!((state.offered, state.settled, state.helped_now.iter().sum::<u32>()), (21, 19, 9));
+        assert_eq!(state.bins.at(100).direct.answered, 19);
         let moved = |replies: &[u64]| Move {
             id: 0,
             target: Target::Helper,
@@ -536,18 +536,18 @@ mod tests {
             first_replies_us: replies.to_vec(),
             complete: true,
         };
-        heard.take(Event::Moved { moved: moved(&[7]), moved_ms: 0.0 }, 0);
-        heard.take(Event::Moved { moved: moved(&[9]), moved_ms: 0.0 }, 1);
-        assert_eq!((heard.moves.len(), heard.moves[0].1), (1, 2));
-        assert_eq!(heard.moves[0].0.first_replies_us, [7, 9]);
+        state.take(Event::Moved { moved: moved(&[7]), moved_ms: 0.0 }, 0);
+        state.take(Event::Moved { moved: moved(&[9]), moved_ms: 0.0 }, 1);
+        assert_eq!((state.moves.len(), state.moves[0].1), (1, 2));
+        assert_eq!(state.moves[0].0.first_replies_us, [7, 9]);
     }
 
     #[test]
     fn orders_are_divided_among_generators() {
         let pace = Duration::from_micros(100);
-        assert_eq!(Order::Rate(9_000.0).words(2, pace), ["rate", "4500.000"]);
-        assert_eq!(Order::ToHelper.words(2, pace), ["move", "helper", "pace=200000ns"]);
-        assert_eq!(Order::ToServer.words(1, pace), ["move", "direct", "pace=100000ns"]);
-        assert_eq!(Order::Mark("burst").words(3, pace), ["mark", "burst"]);
+        assert_eq!(Order::Rate(9_000.0).arguments(2, pace), ["rate", "4500.000"]);
+        assert_eq!(Order::ToHelper.arguments(2, pace), ["move", "helper", "pace=200000ns"]);
+        assert_eq!(Order::ToServer.arguments(1, pace), ["move", "direct", "pace=100000ns"]);
+        assert_eq!(Order::Mark("burst").arguments(3, pace), ["mark", "burst"]);
     }
 }

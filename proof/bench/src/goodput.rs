@@ -1,35 +1,35 @@
-//! Doing what a [`Ramp`] plans: offering rates to a system and judging what comes back.
+//! Runs a [`Ramp`] on a system: offers its rates and decides for each step whether the SLA was kept.
 
 use std::time::{Duration, Instant};
 
 use spillway_load::Report;
 
 use crate::error::Error;
-use crate::generator::{BIN_MS, Generators, Order, TOLD_AFTER};
+use crate::generator::{BIN_MS, BIN_REPORT_DELAY, Generators, Order};
 use crate::measure::Step;
 use crate::ramp::{Goodput, Next, Ramp, Verdict};
 use crate::results::Check;
 use crate::scene::{Scene, System};
 
-/// For a backlog between probes.
+/// Limit for draining the backlog of a failed step.
 const QUIET_WITHIN: Duration = Duration::from_secs(5);
-/// Offered while connections move before a ramp: each needs a reply to have moved.
+/// Offered rate while connections move before a ramp, in requests a second: a move ends with its first reply.
 const MOVING_PER_S: f64 = 1_500.0;
-/// Beyond the first failure, to see how much is served without regard to time.
+/// Rate that saturates a system, as a multiple of its goodput.
 const SATURATION: f64 = 2.5;
 
-/// How long everything takes.
+/// Lengths of measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Before anything is measured.
+    /// Time with load before the first measurement.
     pub warm_up: Duration,
-    /// After each change of rate.
+    /// Pause after each change of rate.
     pub settle: Duration,
-    /// A step: 2 s at least, by the rule.
+    /// Length of a step; at least 2 s for published figures.
     pub step: Duration,
-    /// A probe.
+    /// Length of a probe.
     pub probe: Duration,
-    /// No step is begun that would not end by then.
+    /// Steps that would not end by this time are not started.
     pub deadline: Option<Instant>,
 }
 
@@ -40,45 +40,44 @@ impl Default for Timing {
     }
 }
 
-/// What a ramp on a system found.
+/// Results of a ramp.
 #[derive(Clone, Debug, Default)]
 pub struct Ramped {
-    /// The rates.
+    /// The goodput.
     pub found: Goodput,
-    /// The highest step that was kept.
+    /// The step with the highest rate that kept the SLA.
     pub best: Option<Step>,
-    /// Replies a second when far more is offered, if that was asked for; with what it cost.
+    /// A step at a saturating rate, if requested.
     pub saturated: Option<Step>,
-    /// Why the ramp ended before a failure, if so.
+    /// Why the ramp ended before the system failed.
     pub trouble: Option<String>,
-    /// Steps that had to be done again.
+    /// Number of repeated steps.
     pub spoilt: u32,
     /// Replies and failures.
     pub tally: Tally,
 }
 
-/// Replies and failures of everything that ran.
+/// Counts of replies and failures over several runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Replies.
+    /// All replies.
     pub replies: u64,
     /// Replies with a wrong byte.
     pub wrong: u64,
     /// Requests sent and never answered.
     pub lost: u64,
-    /// Connections that went away.
+    /// Broken connections.
     pub resets: u64,
     /// Connections that could not be moved.
     pub not_moved: u64,
-    /// The first complaints.
+    /// The first failures.
     pub troubles: Vec<String>,
 }
 
-/// Complaints that are kept.
 const TROUBLES_MAX: usize = 8;
 
 impl Tally {
-    /// Adds a run.
+    /// Adds the report of a run.
     pub fn add_report(&mut self, report: &Report) {
         let all = report.span(0, u64::MAX).summary();
         self.replies += all.answered;
@@ -86,7 +85,7 @@ impl Tally {
         self.lost += all.lost;
         self.resets += all.resets;
         self.not_moved += report.moves.iter().map(|m| u64::from(m.failed)).sum::<u64>();
-        self.complain(&report.troubles);
+        self.add_troubles(&report.troubles);
     }
 
     /// Adds another tally.
@@ -96,10 +95,10 @@ impl Tally {
         self.lost += other.lost;
         self.resets += other.resets;
         self.not_moved += other.not_moved;
-        self.complain(&other.troubles);
+        self.add_troubles(&other.troubles);
     }
 
-    /// What must hold whatever the speed.
+    /// Checks that must hold at any speed of the machine.
     pub fn checks(&self) -> Vec<Check> {
         let of = format!("{} replies", self.replies);
         let mut checks = vec![
@@ -116,13 +115,13 @@ impl Tally {
         checks
     }
 
-    fn complain(&mut self, troubles: &[String]) {
+    fn add_troubles(&mut self, troubles: &[String]) {
         let room = TROUBLES_MAX.saturating_sub(self.troubles.len());
         self.troubles.extend(troubles.iter().take(room).cloned());
     }
 }
 
-/// Clients of one system, connected, moved if need be, and warm.
+/// Running clients of one system.
 #[derive(Debug)]
 pub struct Driver<'a> {
     scene: &'a mut Scene,
@@ -132,7 +131,7 @@ pub struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    /// Starts the clients of a system and warms everything up.
+    /// Starts the clients of a system, moves them to the helper if needed, and warms up.
     pub fn start(scene: &'a mut Scene, system: System, timing: Timing) -> Result<Driver<'a>, Error> {
         let mut generators = scene.start(&scene.clients(system))?;
         generators.begin()?;
@@ -151,7 +150,7 @@ impl<'a> Driver<'a> {
         Ok(Driver { scene, system, generators, timing })
     }
 
-    /// Offers a rate, waits until it has settled, and measures for so long.
+    /// Offers a rate, waits for `settle`, and measures for `length`.
     pub fn measure(&mut self, rate_per_s: f64, length: Duration) -> Result<Step, Error> {
         self.generators.order(&Order::Rate(rate_per_s))?;
         std::thread::sleep(self.timing.settle);
@@ -161,13 +160,13 @@ impl<'a> Driver<'a> {
         let (before, answered) = (self.scene.snapshot()?, self.generators.answered());
         self.generators.sleep_until_ms(to_ms);
         let (after, replies) = (self.scene.snapshot()?, self.generators.answered() - answered);
-        std::thread::sleep(TOLD_AFTER);
+        std::thread::sleep(BIN_REPORT_DELAY);
         self.generators.check()?;
         self.scene.check()?;
         Ok(Step::new(rate_per_s, &self.generators.bins(from_ms, to_ms), after.since(&before), replies))
     }
 
-    /// Carries out a ramp.
+    /// Runs a ramp.
     pub fn ramp(&mut self, mut plan: Ramp, sla_us: u64) -> Result<Ramped, Error> {
         let mut best = None;
         loop {
@@ -176,7 +175,7 @@ impl<'a> Driver<'a> {
                 Next::Step(rate) => (rate, self.timing.step, false),
                 Next::Done => break,
             };
-            let ends = Instant::now() + self.timing.settle + length + TOLD_AFTER;
+            let ends = Instant::now() + self.timing.settle + length + BIN_REPORT_DELAY;
             if self.timing.deadline.is_some_and(|deadline| ends > deadline) {
                 plan.give_up("no time left");
                 break;
@@ -208,17 +207,17 @@ impl<'a> Driver<'a> {
         })
     }
 
-    /// Offers far more than `capacity_per_s`, to see how much is served when nobody looks at the time.
+    /// Measures saturated throughput, at [`SATURATION`] times `capacity_per_s`.
     pub fn saturate(&mut self, capacity_per_s: f64) -> Result<Step, Error> {
         self.measure(capacity_per_s * SATURATION, self.timing.step / 2)
     }
 
-    /// Offers nothing until nothing is under way.
+    /// Sets the rate to 0 and waits until no request is under way, or until a time limit.
     pub fn quiesce(&mut self) -> Result<(), Error> {
         self.generators.quiesce(QUIET_WITHIN)
     }
 
-    /// Ends the clients and counts.
+    /// Stops the clients and returns their counts.
     pub fn finish(self) -> Result<Tally, Error> {
         let mut tally = Tally::default();
         tally.add_report(&self.generators.finish()?);
@@ -226,14 +225,14 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// Tells of a step where somebody asks for it: why a ramp ended is a question that figures alone do not answer.
+/// Prints a step if SPILLWAY_BENCH_STEPS is set, to find out why a ramp ended.
 fn progress(step: &Step, sla_us: u64, verdict: &Verdict) {
     if std::env::var_os("SPILLWAY_BENCH_STEPS").is_some() {
-        eprintln!("  {}: {verdict:?}", step.words(sla_us));
+        eprintln!("  {}: {verdict:?}", step.summary(sla_us));
     }
 }
 
-/// A whole ramp on a system, from its clients' start to their end.
+/// Starts the clients of a system, runs a ramp, and stops them. With `saturate`, also measures saturated throughput.
 pub fn ramp(
     scene: &mut Scene,
     system: System,
@@ -257,7 +256,7 @@ mod tests {
     use spillway_load::report::Bin;
 
     #[test]
-    fn a_tally_fails_on_any_wrong_lost_or_reset() {
+    fn wrong_lost_and_reset_fail_their_checks() {
         let mut report = Report { bins: vec![Bin { offered: 12, ..Bin::default() }], ..Report::default() };
         report.bins[0].direct.answered = 9;
         report.bins[0].helped.lost = 2;

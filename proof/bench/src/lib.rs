@@ -4,9 +4,9 @@ pub mod attackers;
 pub mod calibrate;
 pub mod demo;
 pub mod driver;
-/// The server library's worked example, which experiments start as a server of their own: the hidden command `echo`.
+/// The server library's example. Experiments start it as their server, by the hidden command `echo`.
 #[path = "../../../face/server/examples/echo.rs"]
-#[allow(dead_code, reason = "`main` is the example's own")]
+#[allow(dead_code, reason = "only the example itself calls `main`")]
 pub mod echo;
 mod error;
 pub mod experiments;

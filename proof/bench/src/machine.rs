@@ -1,4 +1,4 @@
-//! The machine that figures were taken on, and how much of it was taken away meanwhile.
+//! The machine on which figures were measured, and its CPU time that other programs or its own host used meanwhile.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,25 +7,25 @@ use std::thread::available_parallelism;
 
 use serde::{Deserialize, Serialize};
 
-/// What a reader must know to compare figures with those of another machine.
+/// Description of a machine, for readers who compare figures with those of another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Operating system and kernel release.
     pub kernel: String,
     /// Cores this process may use.
     pub cores: usize,
-    /// The processor's own name.
+    /// Model name of the processor.
     pub cpu: String,
-    /// Of the server's interface in the laboratory.
+    /// Offload settings of the server's interface in the laboratory.
     pub offloads: String,
     /// The server program and its version.
     pub server: String,
-    /// Where each host runs, and other settings of the laboratory.
+    /// Cores of each host, and other settings of the laboratory.
     pub lab: BTreeMap<String, String>,
 }
 
 impl Machine {
-    /// Describes this machine; what the laboratory adds is empty.
+    /// Describes this machine; the fields that the laboratory fills are empty.
     pub fn here() -> Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         Machine {
@@ -42,12 +42,13 @@ impl Machine {
         }
     }
 
-    /// Asks a program for its version: the first line that it prints for `argument`.
+    /// A program's version: the first line that it prints for `argument`.
     pub(crate) fn version_of(program: &str, argument: &str) -> String {
         let output = Command::new(program).arg(argument).output();
-        // Some say it where others complain.
-        let said = output.map(|o| if o.stdout.is_empty() { o.stderr } else { o.stdout }).unwrap_or_default();
-        let text = String::from_utf8_lossy(&said);
+        // Some programs print their version to standard error.
+        let printed =
+            output.map(|o| if o.stdout.is_empty() { o.stderr } else { o.stdout }).unwrap_or_default();
+        let text = String::from_utf8_lossy(&printed);
         text.lines().next().unwrap_or(program).trim().to_owned()
     }
 }
@@ -62,25 +63,25 @@ fn model(cpuinfo: &str) -> String {
     value("model name").or_else(|| value("Processor")).unwrap_or("unknown").to_owned()
 }
 
-/// How busy the whole machine was, and how much of it was taken away: what spoils a measurement from outside.
+/// CPU times of the machine and of this process, to find out what disturbed a measurement from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Load {
-    /// CPU time of everything on all cores, in s.
+    /// CPU time of all processes and interrupts on all cores, in s.
     pub busy_s: f64,
-    /// Time that this machine's own host kept from it, all cores together, in s.
+    /// Time that the hypervisor withheld (steal time), summed over all cores, in s.
     pub stolen_s: f64,
     /// CPU time of this process, in s.
     pub own_s: f64,
 }
 
-/// The kernel counts the machine's time in hundredths of a second.
+/// Unit of `/proc/stat`: USER_HZ is 100 (proc(5)).
 const TICK_S: f64 = 0.01;
-/// Where cgroup v1 may be mounted.
+/// The root group's usage, in ns, at the usual mount points of cgroup v1.
 const ROOT_USAGE: [&str; 2] =
     ["/sys/fs/cgroup/cpuacct/cpuacct.usage", "/sys/fs/cgroup/cpu,cpuacct/cpuacct.usage"];
 
 impl Load {
-    /// What it was so far.
+    /// Reads the counters now.
     pub fn now() -> Load {
         let own_ns = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let own_s = own_ns.tv_sec as f64 + own_ns.tv_nsec as f64 / 1e9;
@@ -88,7 +89,7 @@ impl Load {
         Load { own_s, busy_s: exact_s().unwrap_or(load.busy_s), ..load }
     }
 
-    /// What was added since an earlier moment.
+    /// The difference from an earlier reading.
     pub fn since(&self, earlier: &Load) -> Load {
         Load {
             busy_s: (self.busy_s - earlier.busy_s).max(0.0),
@@ -98,8 +99,8 @@ impl Load {
     }
 }
 
-/// CPU time of everything by the scheduler's own clock, where the root group of cgroup v1 tells it. The figures of
-/// /proc/stat come from sampling at ticks, which misses much of what wakes up and sleeps again between two of them.
+/// CPU time of the whole machine by the scheduler's clock, in s; `None` without cgroup v1. `/proc/stat` samples at
+/// ticks and misses threads that run only between two ticks.
 fn exact_s() -> Option<f64> {
     let usage = ROOT_USAGE.iter().find_map(|file| fs::read_to_string(file).ok())?;
     Some(usage.trim().parse::<u64>().ok()? as f64 / 1e9)
@@ -107,7 +108,7 @@ fn exact_s() -> Option<f64> {
 
 fn parse(stat: &str) -> Load {
     let line = stat.lines().find(|line| line.starts_with("cpu ")).unwrap_or_default();
-    let ticks: Vec<u64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let ticks: Vec<u64> = line.split_whitespace().skip(1).filter_map(|column| column.parse().ok()).collect();
     // user, nice, system, idle, iowait, irq, softirq, steal
     let sum = |columns: &[usize]| columns.iter().filter_map(|&n| ticks.get(n)).sum::<u64>() as f64 * TICK_S;
     Load { busy_s: sum(&[0, 1, 2, 5, 6]), stolen_s: sum(&[7]), own_s: 0.0 }
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_has_a_description() {
+    fn this_machine_is_described() {
         let machine = Machine::here();
         assert!(machine.kernel.starts_with("Linux "), "{}", machine.kernel);
         assert!(machine.cores >= 1 && !machine.cpu.is_empty());
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_load_is_read() {
+    fn load_is_parsed_from_proc_stat() {
         let stat = "cpu  100 1 200 9999 874 3 6 47 0 0\ncpu0 1 1 1 1 1 1 1 9 0 0\n";
         let load = parse(stat);
         assert!((load.busy_s - 3.1).abs() < 1e-9 && (load.stolen_s - 0.47).abs() < 1e-9);
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_named() {
+    fn a_missing_program_yields_its_name() {
         assert_eq!(Machine::version_of("no-such-program-here", "-V"), "no-such-program-here");
     }
 }

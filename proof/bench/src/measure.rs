@@ -1,4 +1,4 @@
-//! What was used between two moments, and whether what was measured meanwhile may be believed.
+//! CPU use between two moments, and whether a measurement over that time is valid.
 
 use std::time::Duration;
 
@@ -13,31 +13,32 @@ use crate::machine::Load;
 use crate::relief::Span;
 use crate::table::milliseconds;
 
-/// A server that used more than this share of its quota was not held to it.
+/// The quota did not limit a server that used more than this share of it.
 pub(crate) const QUOTA_SHARE_MAX: f64 = 1.05;
-/// A saturated server reaches this share of its quota.
+/// A saturated server uses at least this share of its quota.
 pub(crate) const QUOTA_SHARE_SATURATED: f64 = 0.95;
-/// Helper and clients stay below this, in percent of a core.
+/// Above this use, in percent of a core, helper or clients limit the measurement.
 const CORE_PERCENT_MAX: f64 = 80.0;
-/// The clients' own lag stays below this.
+/// A larger p99 of the clients' own lag, in µs, spoils a measurement.
 const LAG_P99_US_MAX: u64 = 1_000;
-/// More time than this share, taken from the machine by its own host, spoils a measurement.
+/// A larger share of steal time spoils a measurement.
 const STOLEN_SHARE_MAX: f64 = 0.01;
-/// By the rule of the SLA.
+/// Share of requests that may be late under an SLA for the p99.
 const LATE_SHARE_MAX: f64 = 0.01;
-/// A stall makes late what arrives within it, and what waits until the backlog behind it is gone; and a server that
-/// spends its quota on a backlog is stopped for the rest of the period. So much lateness for its length may be put down
-/// to a stall.
+/// Time over which a stall may make requests late, as a multiple of its length. Late are requests that arrive in the
+/// stall and those that wait for its backlog; and a server that spends its quota on the backlog is stopped for the rest
+/// of the period.
 const LATE_FOR_STALLED: f64 = 8.0;
-/// A server that used less than this share of its quota is not what made a direct system late.
+/// Below this share of its quota a server is not the reason for late direct replies.
 const QUOTA_SHARE_IDLE: f64 = 0.5;
-/// More CPU time of others than this, in percent of a core, spoils a measurement: a neighbour is at work.
+/// More CPU time of other processes, in percent of a core, spoils every measurement.
 pub(crate) const OTHERS_PERCENT_MAX: f64 = 15.0;
-/// This much of it spoils what failed: it is more time than all that may be late, and what waited meanwhile is late as
-/// well. By itself the machine needs about 0.5 %; a kernel thread that looks for idle pages takes 2 % in some seconds.
+/// More CPU time of other processes, in percent of a core, spoils a failed step: this is more time than the share of
+/// requests that may be late. An idle machine uses about 0.5 %; a kernel thread that looks for idle pages takes 2 % in
+/// some seconds.
 const OTHERS_PERCENT_FAILED: f64 = 1.5;
 
-/// Measures until it is good, at most `tries` times; the last try is what came of it.
+/// Measures until the result is good, at most `tries` times. Returns the last result.
 pub(crate) fn again<T>(
     tries: u32,
     mut measure: impl FnMut() -> Result<T, Error>,
@@ -53,16 +54,16 @@ pub(crate) fn again<T>(
     Ok(seen)
 }
 
-/// Batches from a helper to its server.
+/// A helper's counters of batches to its server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchCount {
-    /// Sent so far.
+    /// Batches sent so far.
     pub batches: u64,
-    /// Data messages in them.
+    /// Data messages in these batches.
     pub messages: u64,
 }
 
-/// Counters at one moment.
+/// All counters at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot {
     taken_ns: u64,
@@ -75,41 +76,41 @@ pub struct Snapshot {
     machine: Load,
 }
 
-/// What was used between two moments.
+/// Differences of counters between two moments. CPU times are in s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Used {
-    /// From the first to the second moment, in s.
+    /// Time between the two moments, in s.
     pub seconds: f64,
-    /// By the server's processes.
+    /// CPU time of the server's processes.
     pub server_process_s: f64,
-    /// By the server's interface.
+    /// CPU time of the server's interface.
     pub server_interface_s: f64,
-    /// By the helper, interface included.
+    /// CPU time of the helper's host, interface included.
     pub helper_s: f64,
-    /// By all client hosts, interfaces included.
+    /// CPU time of all client hosts, interfaces included.
     pub clients_s: f64,
-    /// By the bridge.
+    /// CPU time of the bridge.
     pub bridge_s: f64,
-    /// Quota periods of the server in which it had something to do.
+    /// Quota periods in which the server was runnable.
     pub periods: u64,
-    /// Those in which the quota ran out.
+    /// Quota periods in which the server used up its quota.
     pub throttled: u64,
     /// Batches that the helper sent.
     pub batches: u64,
-    /// Messages in them.
+    /// Messages in these batches.
     pub messages: u64,
-    /// CPU time that the machine's own host kept from it, all cores together.
+    /// Steal time, summed over all cores, in s.
     pub stolen_s: f64,
-    /// How long cores were away, all together, by a thread on each that looks at its clock: sooner and finer than
-    /// what the machine's host tells.
+    /// Stalls, summed over all cores, in s: measured by a thread on each core that reads its clock, which is faster and
+    /// finer than the kernel's steal time.
     pub stalled_s: f64,
-    /// CPU time of everything else on this machine, this process left out too. The kernel counts it by sampling, so
-    /// it can come out a little below zero.
+    /// CPU time of all other processes on this machine, without this process. The kernel counts by sampling, so the
+    /// value can be slightly below zero.
     pub others_s: f64,
 }
 
 impl Snapshot {
-    /// What was read a moment ago.
+    /// Combines the accounts of hosts, read just before, with the machine's counters now.
     pub fn now(
         server: HostCpu,
         helper: HostCpu,
@@ -121,17 +122,17 @@ impl Snapshot {
         Snapshot { taken_ns, server, helper, clients, bridge, batches: None, stalled, machine }
     }
 
-    /// With what helpers have counted at about the same time.
+    /// Adds the batch counters of helpers, read at about the same time.
     pub fn with_batches(self, batches: Option<BatchCount>) -> Snapshot {
         Snapshot { batches, ..self }
     }
 
-    /// When, on the monotonic clock.
+    /// Time of the snapshot on the monotonic clock, in ns.
     pub fn taken_ns(&self) -> u64 {
         self.taken_ns
     }
 
-    /// What was used since an earlier moment.
+    /// Differences from an earlier snapshot.
     pub fn since(&self, earlier: &Snapshot) -> Used {
         let server = self.server.since(&earlier.server);
         let total = |now: &HostCpu, then: &HostCpu| now.since(then).total().as_secs_f64();
@@ -160,50 +161,50 @@ impl Snapshot {
             messages: batches.messages,
             stolen_s: machine.stolen_s,
             stalled_s: self.stalled.saturating_sub(earlier.stalled).as_secs_f64(),
-            others_s: if busy_is_fine() { 0.0 } else { machine.busy_s - machine.own_s - ours_s },
+            others_s: if ignores_others() { 0.0 } else { machine.busy_s - machine.own_s - ours_s },
         }
     }
 }
 
-/// Whether the work of others is to be passed over: for work on the experiments themselves on a machine that is never quiet. No
-/// figure that comes of it may be cited.
-fn busy_is_fine() -> bool {
+/// Whether SPILLWAY_BENCH_BUSY is set: ignore other processes, for development of experiments on a busy machine.
+/// Figures of such a run must not be cited.
+fn ignores_others() -> bool {
     std::env::var_os("SPILLWAY_BENCH_BUSY").is_some()
 }
 
 impl Used {
-    /// Percent of one core.
+    /// Converts CPU time in s to percent of one core.
     pub fn percent(&self, seconds: f64) -> f64 {
         if self.seconds > 0.0 { 100.0 * seconds / self.seconds } else { 0.0 }
     }
 
-    /// By the server's host: processes and interface.
+    /// CPU time of the server's host, processes and interface, in s.
     pub fn server_s(&self) -> f64 {
         self.server_process_s + self.server_interface_s
     }
 
-    /// The same in percent of one core.
+    /// CPU use of the server's host, in percent of one core.
     pub fn server_percent(&self) -> f64 {
         self.percent(self.server_s())
     }
 
-    /// By the server's host as a share of its quota; `None` without one.
+    /// Used share of the server's quota, 0 to 1; `None` without a quota.
     pub fn quota_share(&self, quota: Option<Quota>) -> Option<f64> {
         quota.map(|quota| self.server_percent() / quota.percent_of_core)
     }
 
-    /// The interface's part of the server's CPU time, 0 to 1.
+    /// Share of the interface in the server's CPU time, 0 to 1.
     pub fn interface_share(&self) -> f64 {
         let total = self.server_s();
         if total > 0.0 { self.server_interface_s / total } else { 0.0 }
     }
 
-    /// Messages a batch, if there were batches.
+    /// Mean number of messages in a batch; `None` without batches.
     pub fn messages_per_batch(&self) -> Option<f64> {
         (self.batches > 0).then(|| self.messages as f64 / self.batches as f64)
     }
 
-    /// CPU time in µs of each host for each of so many requests: server, helper, clients, bridge.
+    /// CPU time of each host for a request, in µs: server, helper, clients, bridge.
     pub fn us_per_request(&self, requests: u64) -> [(&'static str, f64); 4] {
         let each = |seconds: f64| if requests > 0 { seconds * 1e6 / requests as f64 } else { 0.0 };
         [
@@ -214,7 +215,7 @@ impl Used {
         ]
     }
 
-    /// Everything used, by all hosts, added.
+    /// Adds all fields of another span.
     pub fn add(&mut self, other: &Used) {
         self.seconds += other.seconds;
         self.server_process_s += other.server_process_s;
@@ -232,23 +233,23 @@ impl Used {
     }
 }
 
-/// A fixed rate, offered for a while.
+/// A measurement at a fixed rate.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// Requests a second that were to be offered.
+    /// The ordered rate, in requests a second.
     pub rate_per_s: f64,
-    /// What was offered and served.
+    /// Requests and latencies.
     pub span: Span,
-    /// The clients' own lag.
+    /// p99 of the clients' own lag, in µs.
     pub lag_p99_us: u64,
-    /// What it cost.
+    /// CPU use.
     pub used: Used,
-    /// Replies that came in meanwhile, whenever they were asked for, each second.
+    /// Replies a second by the time of the reply, those to earlier requests included.
     pub replies_per_s: f64,
 }
 
 impl Step {
-    /// From its bins and costs.
+    /// A step from its bins, its CPU use, and the number of replies.
     pub fn new(rate_per_s: f64, bins: &[Bin], used: Used, replies: u64) -> Step {
         let mut lag = Histogram::default();
         bins.iter().for_each(|bin| lag.merge(&bin.lag_us));
@@ -262,8 +263,8 @@ impl Step {
         }
     }
 
-    /// All of it in one line, for those who wonder why a ramp ended.
-    pub fn words(&self, sla_us: u64) -> String {
+    /// All figures in one line.
+    pub fn summary(&self, sla_us: u64) -> String {
         let (span, used) = (&self.span, &self.used);
         let latency = |q: f64| milliseconds(span.quantile_us(q), "unanswered");
         let costs: Vec<String> = [
@@ -274,7 +275,7 @@ impl Step {
             ("bridge", used.bridge_s),
             ("others", used.others_s),
         ]
-        .map(|(who, seconds)| format!("{who} {:.1} %", used.percent(seconds)))
+        .map(|(name, seconds)| format!("{name} {:.1} %", used.percent(seconds)))
         .into();
         format!(
             "{:>8.0}/s: {:6.2} % on time, p50 {}, p99 {}, p99.9 {}, {:.0} replies/s; {}; throttled {:.0}/s; lag {} µs; \
@@ -294,9 +295,9 @@ impl Step {
         )
     }
 
-    /// Why it shows nothing, if so. Only where it kept its SLA does a server beyond its quota matter, for it would have
-    /// failed all the more within it; and only where it did not does a stall matter, if without it the SLA might have
-    /// been kept.
+    /// Why the step is spoilt. A server beyond its quota spoils only a step that kept its SLA: a failed one would fail
+    /// within the quota as well. A stall or other work spoils only a failed step, if that might have kept its SLA
+    /// without it.
     pub fn spoilt(&self, quota: Option<Quota>, sla_us: u64) -> Option<String> {
         let kept = self.span.keeps(sla_us);
         let excess = 1.0 - self.span.on_time_share(sla_us) - LATE_SHARE_MAX;
@@ -318,7 +319,7 @@ impl Step {
         spoilt_by(&self.used, self.lag_p99_us)
     }
 
-    /// The same for clients of the server alone: replies that were late while it had time to spare show nothing about its
+    /// [`Step::spoilt`] for direct clients: late replies of a server that used little of its quota do not show its
     /// capacity.
     pub fn spoilt_direct(&self, quota: Option<Quota>, sla_us: u64) -> Option<String> {
         self.spoilt(quota, sla_us).or_else(|| {
@@ -330,7 +331,7 @@ impl Step {
     }
 }
 
-/// Why nothing measured meanwhile counts, whatever it was.
+/// Why any measurement over this time is spoilt: lagging clients, busy helpers or clients, or other work.
 pub fn spoilt_by(used: &Used, lag_p99_us: u64) -> Option<String> {
     if lag_p99_us >= LAG_P99_US_MAX {
         return Some(format!("the clients lagged: p99 {:.1} ms", lag_p99_us as f64 / 1000.0));
@@ -338,28 +339,28 @@ pub fn spoilt_by(used: &Used, lag_p99_us: u64) -> Option<String> {
     too_busy(used).or_else(|| disturbed(used))
 }
 
-/// Who has so much to do that its core is the limit, not the server: helpers together, or clients.
+/// Whether helpers together, or clients, are so busy that their core is the limit and not the server.
 pub fn too_busy(used: &Used) -> Option<String> {
-    let busy = |(who, seconds): (&str, f64)| {
+    let busy = |(name, seconds): (&str, f64)| {
         let percent = used.percent(seconds);
-        (percent >= CORE_PERCENT_MAX).then(|| format!("the {who} used {percent:.0} % of a core"))
+        (percent >= CORE_PERCENT_MAX).then(|| format!("the {name} used {percent:.0} % of a core"))
     };
     [("helper", used.helper_s), ("clients", used.clients_s)].into_iter().find_map(busy)
 }
 
-/// Who else was at work, if it was too much.
+/// Whether other processes used too much CPU time.
 pub fn disturbed(used: &Used) -> Option<String> {
     let others = used.percent(used.others_s);
     (others > OTHERS_PERCENT_MAX).then(|| format!("other work on this machine used {others:.0} % of a core"))
 }
 
-/// Why a course of events in time shows nothing: the machine's own host took too much of it away.
+/// Whether too much steal time spoils a measurement of times.
 pub fn stopped(used: &Used) -> Option<String> {
     (used.stolen_s > STOLEN_SHARE_MAX * used.seconds)
         .then(|| format!("the machine was stopped for {:.0} ms", used.stolen_s * 1000.0))
 }
 
-/// Why a server that had too much to do was not held to its quota as it should be, if so: it must use 95 to 105 % of it.
+/// Whether an overloaded server did not use 95 to 105 % of its quota, so that the quota was not its limit.
 pub fn not_saturated(used: &Used, quota: Option<Quota>) -> Option<String> {
     let share = used.quota_share(quota)?;
     let held = (QUOTA_SHARE_SATURATED..=QUOTA_SHARE_MAX).contains(&share);
@@ -378,7 +379,7 @@ mod tests {
 
     const QUOTA: Option<Quota> = Some(Quota { percent_of_core: 10.0, period: Duration::from_millis(10) });
 
-    /// SLAs that the steps here keep and miss, in µs.
+    /// SLAs in µs that the steps of these tests keep and miss.
     const KEPT: u64 = 1_000;
     const MISSED: u64 = 100;
 
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_good_try_counts_or_the_last() {
+    fn the_first_good_or_the_last_result_is_returned() {
         let tried = |tries, good_at| {
             let mut count = 0;
             let measure = || {
@@ -466,12 +467,12 @@ mod tests {
 
     #[test]
     fn a_stall_excuses_only_what_it_explains() {
-        // Everything is late: no stall of 30 ms explains that.
+        // All requests are late: a stall of 30 ms does not explain that.
         let stalled = Used { stalled_s: 0.03, stolen_s: 0.03, ..used(100) };
         assert_eq!(step(stalled, 50).spoilt(QUOTA, MISSED), None);
         assert_eq!(step(stalled, 50).spoilt(QUOTA, KEPT), None);
         assert!(stopped(&stalled).unwrap().contains("stopped for 30 ms"));
-        // 9 % are late, 8 % too many: 20 ms of 2 s explain it, and 19 do not.
+        // 9 % are late, 8 % more than allowed: a stall of 20 ms in 2 s explains that, and one of 19 ms does not.
         let mut bin = Bin { offered: 100, ..Bin::default() };
         bin.direct.answered = 100;
         bin.direct.latency_us.record(KEPT - 100, 91);
@@ -488,7 +489,7 @@ mod tests {
     fn a_direct_step_that_is_late_beside_an_idle_server_is_spoilt() {
         let why = step(used(99), 50).spoilt_direct(QUOTA, MISSED).unwrap();
         assert!(why.contains("while the server used 50 % of its quota"), "{why}");
-        assert_eq!(step(used(101), 50).spoilt_direct(QUOTA, MISSED), None, "the server may be what is late");
+        assert_eq!(step(used(101), 50).spoilt_direct(QUOTA, MISSED), None, "the server may be the reason");
         assert_eq!(step(used(99), 50).spoilt_direct(QUOTA, KEPT), None);
         assert_eq!(step(used(99), 50).spoilt_direct(None, MISSED), None);
         assert_eq!(

@@ -1,20 +1,17 @@
-//! The processes that use the machine beside us, by name, for messages that ask for a quiet machine.
+//! Names other processes that use much CPU, for errors that ask the operator for a quiet machine.
 
 use std::collections::HashMap;
 use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Time over which CPU use is measured.
 const WINDOW: Duration = Duration::from_millis(500);
-/// Processes that are named.
 const NAMED_MAX: usize = 3;
 /// Processes below this percentage of a core are not named.
-const LEAST_PERCENT: f64 = 3.0;
+const PERCENT_MIN: f64 = 3.0;
 /// USER_HZ, in which `/proc/PID/stat` counts (proc(5)).
 const TICKS_PER_S: f64 = 100.0;
 
-/// One process, of `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq)]
 struct Process {
     name: String,
@@ -22,8 +19,8 @@ struct Process {
     ticks: u64,
 }
 
-/// The processes that use most CPU now, apart from this one and what it started, such as `rustc (pid 812) 93 %`. Empty if
-/// none uses much, or `/proc` cannot be read.
+/// The processes that use most CPU now, such as `rustc (pid 812) 93 %`, without this process and its descendants. Empty
+/// if each uses less than [`PERCENT_MIN`] or `/proc` cannot be read. Blocks for [`WINDOW`].
 pub(crate) fn busiest() -> String {
     let before = processes();
     sleep(WINDOW);
@@ -36,7 +33,7 @@ fn processes() -> HashMap<u32, Process> {
     ids.filter_map(|id| Some((id, parse(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)?))).collect()
 }
 
-/// The name is between the first and the last parenthesis, and may have any characters.
+/// Parses `/proc/PID/stat`. The name, between the first and the last parenthesis, may contain any character.
 fn parse(stat: &str) -> Option<Process> {
     let (head, rest) = stat.rsplit_once(')')?;
     let name = head.split_once('(')?.1;
@@ -54,10 +51,10 @@ fn describe(before: &HashMap<u32, Process>, after: &HashMap<u32, Process>, own: 
     };
     let mut others: Vec<(f64, u32, &str)> = after
         .iter()
-        // The lab's interfaces have kernel threads, which descend from no process of ours.
+        // The kernel threads of the laboratory's interfaces are not descendants of this process.
         .filter(|(id, process)| !is_ours(after, **id, own) && !process.name.starts_with("napi/"))
         .map(|(id, process)| (used(id, process), *id, process.name.as_str()))
-        .filter(|(percent, ..)| *percent >= LEAST_PERCENT)
+        .filter(|(percent, ..)| *percent >= PERCENT_MIN)
         .collect();
     others.sort_by(|a, b| b.0.total_cmp(&a.0));
     let named: Vec<String> = others
@@ -68,7 +65,7 @@ fn describe(before: &HashMap<u32, Process>, after: &HashMap<u32, Process>, own: 
     named.join(", ")
 }
 
-/// Whether a process is this one or descends from it. A chain of parents is no longer than the table.
+/// Whether process `id` is `own` or its descendant. The loop's bound holds even if a changing `/proc` shows a cycle.
 fn is_ours(processes: &HashMap<u32, Process>, id: u32, own: u32) -> bool {
     let mut at = id;
     for _ in 0..=processes.len() {
@@ -98,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_busiest_are_named_without_our_own() {
+    fn the_busiest_processes_are_named_without_our_own() {
         let before = HashMap::from([
             (1, process("init", 0, 0)),
             (10, process("rustc", 1, 100)),

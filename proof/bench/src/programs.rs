@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Where both programs are.
+/// Paths of both programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
     /// `spillway`: helpers, sidecars, servers under the preload library, load generators.
@@ -14,15 +14,15 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Both in this directory.
+    /// Both programs in this directory.
     pub fn in_directory(directory: &Path) -> Programs {
         Programs { spillway: directory.join("spillway"), lab: directory.join("spillway-lab") }
     }
 
-    /// This program, which is `spillway-lab`, and the `spillway` beside it.
+    /// This program, which is `spillway-lab`, and the `spillway` in the same directory.
     ///
     /// # Errors
-    /// When there is no `spillway` in the directory of this program.
+    /// The directory of this program does not contain `spillway`.
     pub fn of_this_run() -> Result<Programs, Error> {
         let lab = std::env::current_exe()
             .map_err(|cause| Error::System { what: "cannot find the path of this program".into(), cause })?;
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_named_with_what_to_do() {
-        // Tests are built into a directory without `spillway`.
+        // The directory of test programs does not contain `spillway`.
         let error = Programs::of_this_run().unwrap_err().to_string();
         assert!(error.contains("/spillway: ") && error.contains("make dist"), "{error}");
     }

@@ -1,54 +1,53 @@
-//! Goodput: the highest rate of a ramp at which the SLA is kept. The plan only; somebody else does the steps.
+//! Goodput: the highest rate of a ramp at which the SLA is kept. This module plans the ramp; [`crate::goodput`] runs
+//! it.
 //!
-//! Short probes, each half as fast again, find where to begin, and a last one in between; they decide nothing. Then come steps of at most 5 %,
-//! two seconds or more each, until the first failure. A step that was spoilt (the machine stalled, the generator lagged) is no failure: it is done again, a few
-//! times at most.
+//! Short probes, each at 1.5 times the rate of the one before, and a last one in between, find the start of the steps.
+//! Then steps of at most 5 %, two seconds or more each, follow until the first failure. A spoilt step (the machine
+//! stalled, the generator lagged) is not a failure: it is repeated a few times.
 
 use std::fmt;
 
-/// From one probe to the next.
 const PROBE_FACTOR: f64 = 1.5;
-/// The last probe, between one that was kept and one that failed.
+/// Rate of the last probe over that of the last kept one, between it and the failed one.
 const BETWEEN_FACTOR: f64 = 1.22;
-/// From one step to the next.
 const STEP_FACTOR: f64 = 1.05;
-/// Down, when the first step fails already.
+/// Factor of the rate when the first step fails.
 const BACK_FACTOR: f64 = 0.85;
-/// How often a ramp may begin again lower.
+/// Most restarts at a lower rate.
 const RESTARTS_MAX: u32 = 8;
-/// How often one step may be done again because it was spoilt.
+/// Most repetitions of a spoilt step.
 const SPOILT_MAX: u32 = 5;
-/// A ramp that goes on for longer has lost its way.
+/// Most probes and steps of a ramp, so that every ramp ends.
 const STEPS_MAX: u32 = 80;
 
-/// What to do next.
+/// The next action of a ramp. Rates are in requests a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
-    /// Offer this rate for a moment, and see.
+    /// Offer this rate for a short time.
     Probe(f64),
-    /// Offer this rate for the full time of a step.
+    /// Offer this rate for the length of a step.
     Step(f64),
     /// The ramp is over.
     Done,
 }
 
-/// What a probe or step showed.
+/// The result of a probe or step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The SLA was kept.
     Kept,
-    /// It was not.
+    /// The SLA was not kept.
     Failed,
-    /// It shows nothing, and why.
+    /// The measurement was disturbed, with the reason.
     Spoilt(String),
 }
 
-/// What a ramp found.
+/// The result of a ramp.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Goodput {
-    /// The highest rate that was kept before the first failure, if any.
+    /// The highest rate that kept the SLA before the first failure.
     pub kept_per_s: Option<f64>,
-    /// The rate of the first failure, if the ramp got there.
+    /// The rate of the first failure; `None` if the ramp ended without one.
     pub failed_per_s: Option<f64>,
 }
 
@@ -68,7 +67,7 @@ pub struct Ramp {
     limit: f64,
     /// The highest probe that kept the SLA.
     kept_probe: Option<f64>,
-    /// A probe failed, so the next that is kept is the last.
+    /// A probe has failed: the next kept probe is the last.
     probe_failed: bool,
     found: Goodput,
     restarts: u32,
@@ -79,12 +78,12 @@ pub struct Ramp {
 }
 
 impl Ramp {
-    /// A ramp that is to find its way from `start`. It never goes below `floor` or above `limit`, in requests a second.
+    /// A ramp that probes from `start` on. Rates stay within `floor..=limit`, in requests a second.
     pub fn searching(start: f64, floor: f64, limit: f64) -> Ramp {
         Ramp { phase: Phase::Probing, ..Ramp::stepping(start, floor, limit) }
     }
 
-    /// A ramp whose steps begin at `start`, which is believed to be kept.
+    /// A ramp without probes, whose steps begin at `start`, a rate that should keep the SLA.
     pub fn stepping(start: f64, floor: f64, limit: f64) -> Ramp {
         Ramp {
             phase: Phase::Stepping,
@@ -102,7 +101,7 @@ impl Ramp {
         }
     }
 
-    /// What to do next.
+    /// The next action; unchanged until [`Ramp::record`].
     pub fn next(&self) -> Next {
         match self.phase {
             Phase::Probing => Next::Probe(self.rate),
@@ -111,7 +110,7 @@ impl Ramp {
         }
     }
 
-    /// Takes in what the probe or step of [`Ramp::next`] showed.
+    /// Records the result of the probe or step of [`Ramp::next`].
     pub fn record(&mut self, verdict: &Verdict) {
         self.steps += 1;
         if self.steps > STEPS_MAX {
@@ -122,7 +121,8 @@ impl Ramp {
             (Verdict::Spoilt(why), _) => {
                 self.spoilt += 1;
                 self.spoilt_here += 1;
-                // Where nothing was kept yet, what spoils each step may be the rate itself, which clients cannot offer.
+                // Before the first kept step, the rate itself may spoil every attempt: clients may not be able to offer
+                // it.
                 if self.spoilt_here > SPOILT_MAX && !self.begin_lower() {
                     self.end(Some(format!("{why}, {} times at {:.0}/s", self.spoilt_here, self.rate)));
                 }
@@ -138,43 +138,43 @@ impl Ramp {
         }
     }
 
-    /// Ends the ramp where it is, for a reason that lies outside.
+    /// Ends the ramp at its present rate, for an external reason.
     pub fn give_up(&mut self, why: &str) {
         if self.phase != Phase::Over {
             self.end(Some(why.to_owned()));
         }
     }
 
-    /// What was found.
+    /// The result so far.
     pub fn found(&self) -> Goodput {
         self.found
     }
 
-    /// Probes and steps that were spoilt.
+    /// Number of spoilt probes and steps.
     pub fn spoilt(&self) -> u32 {
         self.spoilt
     }
 
-    /// Why what was found must not be cited, if so.
+    /// Why the result must not be cited.
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
 
     fn probed(&mut self, kept: bool) {
         match (kept, self.kept_probe) {
-            // Upwards, until one fails.
+            // Go up until a probe fails.
             (true, _) if !self.probe_failed && self.rate < self.limit => {
                 self.kept_probe = Some(self.rate);
                 self.rate = (self.rate * PROBE_FACTOR).min(self.limit);
             }
-            // What a short probe kept a full step may not: begin a little below.
+            // A full step may fail where a short probe kept the SLA: begin one step below.
             (true, _) => self.begin_steps(self.rate / STEP_FACTOR),
             (false, Some(kept)) if !self.probe_failed => {
                 self.probe_failed = true;
                 self.rate = kept * BETWEEN_FACTOR;
             }
             (false, Some(kept)) => self.begin_steps(kept / STEP_FACTOR),
-            // The start was too high: downwards, until one is kept.
+            // The start was too high: go down until a probe is kept.
             (false, None) if self.rate > self.floor => {
                 self.probe_failed = true;
                 self.rate = (self.rate / PROBE_FACTOR).max(self.floor);
@@ -183,7 +183,7 @@ impl Ramp {
         }
     }
 
-    /// Begins again lower, if no step was kept yet and there is room below.
+    /// Restarts at a lower rate, if no step was kept yet and the rate is above the floor. Returns whether it did.
     fn begin_lower(&mut self) -> bool {
         let begun = self.phase == Phase::Stepping && self.found.kept_per_s.is_none();
         let lower = begun && self.restarts < RESTARTS_MAX && self.rate > self.floor;
@@ -202,7 +202,7 @@ impl Ramp {
 
     fn stepped(&mut self, kept: bool) {
         if !kept {
-            // A failure of the very first step: the ramp began too high.
+            // If this was the first step, the ramp began too high.
             if self.begin_lower() {
                 return;
             }
@@ -236,7 +236,7 @@ impl fmt::Display for Goodput {
 mod tests {
     use super::*;
 
-    /// Runs a ramp on a server that keeps its SLA up to this rate, and returns the ramp and all that it did.
+    /// Runs a ramp on a server that keeps its SLA up to `capacity`. Returns the ramp and all of its actions.
     fn on(mut ramp: Ramp, capacity: f64) -> (Ramp, Vec<Next>) {
         let mut done = Vec::new();
         loop {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stops_at_the_first_failure() {
+    fn a_ramp_stops_at_the_first_failure() {
         let mut ramp = Ramp::stepping(1_000.0, 100.0, 9_000.0);
         ramp.record(&Verdict::Kept);
         ramp.record(&Verdict::Failed);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_keeps_its_sla_has_no_goodput() {
+    fn a_system_that_never_keeps_its_sla_has_no_goodput() {
         let (ramp, done) = on(Ramp::searching(1_000.0, 100.0, 60_000.0), 0.0);
         assert_eq!(ramp.found().kept_per_s, None);
         assert!(done.len() < 20, "{done:?}");
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ramp_that_is_given_up_says_why() {
+    fn a_ramp_that_is_given_up_keeps_the_reason() {
         let mut ramp = Ramp::stepping(1_000.0, 100.0, 9_000.0);
         ramp.record(&Verdict::Kept);
         ramp.give_up("no time left");
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ramp_that_begins_where_all_is_spoilt_begins_again_lower() {
+    fn a_ramp_whose_first_steps_are_all_spoilt_restarts_lower() {
         let mut ramp = Ramp::stepping(10_000.0, 100.0, 90_000.0);
         for _ in 0..=SPOILT_MAX {
             assert_eq!(ramp.next(), Next::Step(10_000.0));
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spoilt_step_is_done_again_a_few_times() {
+    fn a_spoilt_step_is_repeated_a_few_times() {
         let mut ramp = Ramp::stepping(1_000.0, 100.0, 9_000.0);
         let spoilt = Verdict::Spoilt("the generator lagged".into());
         for _ in 0..SPOILT_MAX {

@@ -1,4 +1,4 @@
-//! Running an experiment so that what it has measured is written however it ends: in order, by a signal, an error or a panic.
+//! Runs an experiment and writes its results, even if a signal, an error or a panic ends it early.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -7,17 +7,17 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::results::Results;
 
-/// Runs an experiment and writes what it found, or what it has when it stops for any reason.
+/// Runs an experiment and writes its results to `file`, also when it stops early.
 ///
 /// # Errors
-/// When the results cannot be written. Everything else is in the results: see [`Results::incomplete`].
+/// The results cannot be written. Errors of the experiment are in the results: see [`Results::incomplete`].
 pub fn recorded(
     name: &str,
     file: &Path,
     experiment: impl FnOnce() -> Result<Results, Error>,
 ) -> Result<Results, Error> {
     let nothing = || Results::new(name, Machine::here());
-    // Nothing of a panicked experiment is used afterwards.
+    // Unwind safe: no state of a panicked experiment is used afterwards.
     let results = match catch_unwind(AssertUnwindSafe(experiment)) {
         Ok(Ok(results)) => results,
         Ok(Err(error)) => nothing().after(Err(error)),
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_way_an_experiment_ends_its_results_are_written() {
+    fn results_are_written_after_success_errors_and_panics() {
         let complete = || {
             let mut results = Results::new("burst", Machine::here());
             results.rows.push(Row::new("helped", "moved_ms", "ms", &[140.0]));

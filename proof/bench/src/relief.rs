@@ -1,29 +1,29 @@
-//! What the words of a relief mean, as functions over bins by intended send time.
+//! Definitions of SLA, relief time and drain floor, computed from bins by intended send time.
 //!
-//! Bins are the generator's, 100 ms wide or a divisor of that. A request that was never answered counts as later
-//! than anything, and so does one that could not even be sent.
+//! The generators' bins are 100 ms wide or a divisor of that. Requests that were never answered, or that could not be
+//! sent, count as later than every latency.
 
 use spillway_load::histogram::Histogram;
 use spillway_load::report::Bin;
 
-/// The grid on which the end of a relief is looked for.
+/// Resolution of relief times.
 pub const GRID_MS: u64 = 100;
-/// One after the other, each of them within the SLA.
+/// Seconds in a row within the SLA that mean relief.
 const SECONDS_GOOD: u64 = 3;
 
-/// A span of time: how much was asked for, and how fast it was answered.
+/// Requests and latencies over a span of time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Span {
-    /// Requests intended.
+    /// Requests due in the span.
     pub offered: u64,
-    /// Right replies, at any time.
+    /// Correct replies to these requests, at any time.
     pub served: u64,
-    /// Latencies of right replies, from the intended time.
+    /// Latencies of correct replies since the intended send time, in µs.
     pub latency_us: Histogram,
 }
 
 impl Span {
-    /// Everything intended within `from_ms..to_ms`.
+    /// Requests due within `from_ms..to_ms`.
     pub fn of(bins: &[Bin], from_ms: u64, to_ms: u64) -> Span {
         let mut span = Span::default();
         for bin in bins.iter().filter(|bin| (from_ms..to_ms).contains(&bin.at_ms)) {
@@ -36,13 +36,13 @@ impl Span {
         span
     }
 
-    /// The 99th percentile of *all* that was intended; `None` where it falls among what was not answered, and where
-    /// nothing was intended.
+    /// The 99th percentile of all requests, unanswered ones included, in µs. `None` if it falls among unanswered
+    /// requests, or without requests.
     pub fn p99_us(&self) -> Option<u64> {
         self.quantile_us(0.99)
     }
 
-    /// Any quantile, likewise.
+    /// A quantile of all requests in µs, with the rules of [`Span::p99_us`].
     pub fn quantile_us(&self, q: f64) -> Option<u64> {
         let total = self.offered.max(self.latency_us.count());
         match self.latency_us.quantile_of(q, total) {
@@ -51,22 +51,23 @@ impl Span {
         }
     }
 
-    /// The share of all intended requests with a right reply within `sla_us`, 0 to 1.
+    /// Share of all requests with a correct reply within `sla_us`, 0 to 1.
     pub fn on_time_share(&self, sla_us: u64) -> f64 {
         let on_time = self.latency_us.count() - self.latency_us.count_above(sla_us);
         on_time as f64 / (self.offered.max(1) as f64)
     }
 
-    /// Whether the SLA was kept: ≥ 99 % served, and p99 of all within `sla_us`.
+    /// Whether the SLA was kept: at least 99 % served, and a p99 of at most `sla_us`. `false` without requests.
     pub fn keeps(&self, sla_us: u64) -> bool {
         self.served as f64 >= 0.99 * self.offered as f64 && self.p99_us().is_some_and(|p99| p99 <= sla_us)
     }
 }
 
-/// How long a relief took, in ms: from the decision to the earliest moment, on a grid of 100 ms that begins at the
-/// decision, from which three consecutive seconds each have a p99 within the SLA. `None` if there was no such moment.
+/// Relief time in ms: from the decision to the earliest moment, on a grid of [`GRID_MS`] that begins at the decision,
+/// from which [`SECONDS_GOOD`] seconds in a row each have a p99 within the SLA. `None` without such a moment before
+/// `end_ms`.
 ///
-/// `decision_ms` has to be a bin's beginning, or the grid is that of the bin that it falls into.
+/// `decision_ms` should be the start of a bin; otherwise each second begins with the first bin that starts after it.
 pub fn relief_ms(bins: &[Bin], decision_ms: u64, end_ms: u64, sla_us: u64) -> Option<u64> {
     let good = |from_ms: u64| {
         (0..SECONDS_GOOD).all(|n| Span::of(bins, from_ms + n * 1000, from_ms + (n + 1) * 1000).keeps(sla_us))
@@ -78,9 +79,9 @@ pub fn relief_ms(bins: &[Bin], decision_ms: u64, end_ms: u64, sla_us: u64) -> Op
         .map(|at_ms| at_ms - decision_ms)
 }
 
-/// The least time in which a backlog can drain, in ms: (B − C)·t ÷ (H − B) for a burst of B requests a second that
-/// lasted t seconds before the decision, on a server that serves C without and H with help. Nothing when the server
-/// kept up alone, `None` when even help does not keep up.
+/// Drain floor: the least time in which a backlog can drain, in ms. It is (B − C)·t ÷ (H − B) for a burst of B requests
+/// a second that lasted t seconds before the decision, on a server that serves C without and H with a helper. 0 if the
+/// server can serve the burst alone; `None` if it cannot serve it even with a helper.
 pub fn drain_floor_ms(burst_per_s: f64, direct_per_s: f64, helped_per_s: f64, lasted_s: f64) -> Option<f64> {
     let backlog = ((burst_per_s - direct_per_s) * lasted_s).max(0.0);
     if backlog == 0.0 {
@@ -89,7 +90,7 @@ pub fn drain_floor_ms(burst_per_s: f64, direct_per_s: f64, helped_per_s: f64, la
     (helped_per_s > burst_per_s).then(|| 1000.0 * backlog / (helped_per_s - burst_per_s))
 }
 
-/// The SLA of a run, fixed before it: the larger of 1 ms and three times the p99 at 20 % of the direct capacity.
+/// The SLA of a run in µs, fixed before it: the larger of 1 ms and three times the p99 at 20 % of the direct capacity.
 pub fn sla_us(p99_at_fifth_us: u64) -> u64 {
     (3 * p99_at_fifth_us).max(1000)
 }
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unanswered_counts_as_late() {
+    fn unanswered_requests_count_as_late() {
         let mut bins = vec![bin(0, 0), bin(100, 0)];
         bins[1].offered = 102;
         let span = Span::of(&bins, 0, 1000);
@@ -123,7 +124,7 @@ mod tests {
         assert_eq!(span.p99_us(), None, "3 of 203 unanswered are more than 1 %");
         assert!(!span.keeps(1000) && span.on_time_share(1000) < 0.99);
         assert_eq!(Span::of(&bins, 100, 100), Span::default());
-        assert!(!Span::default().keeps(1000), "nothing offered keeps nothing");
+        assert!(!Span::default().keeps(1000), "an SLA is not kept without requests");
     }
 
     #[test]
@@ -140,7 +141,7 @@ mod tests {
         // Overload until 4.2 s; decided at 3.5 s.
         let bins = series(|at| if at < 4_200 { 100 } else { 0 }, 12);
         assert_eq!(relief_ms(&bins, 3_500, 12_000, 1000), Some(700));
-        // Seconds are looked at as a whole: one slow request in a hundred is still within p99.
+        // One slow request in a hundred is within the p99 of its second.
         let bins = series(|at| if at < 4_200 { 100 } else { 1 }, 12);
         assert_eq!(relief_ms(&bins, 3_500, 12_000, 1000), Some(700));
         let bins = series(|at| if at < 4_200 { 100 } else { 2 }, 12);
@@ -148,8 +149,8 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_bin_within_a_good_second_is_forgiven_if_its_second_is_good() {
-        // 10 slow requests in one bin: 1 % of that second, which is within p99.
+    fn a_bad_bin_delays_relief_only_if_its_second_is_bad() {
+        // 10 slow requests in one bin: 1 % of that second, which is within the p99.
         let bins = series(
             |at| {
                 if at < 4_000 {
@@ -163,7 +164,7 @@ mod tests {
             12,
         );
         assert_eq!(relief_ms(&bins, 4_000, 12_000, 1000), Some(0));
-        // 11 are not: every window of a second that holds the bin is bad, so relief begins after it.
+        // 11 are more than 1 %: every second that contains the bin is bad, so relief begins after it.
         let bins = series(
             |at| {
                 if at < 4_000 {
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_floor_is_the_backlog_by_the_spare_rate() {
-        // 9,000/s on a server that does 8,000: 5,000 wait after 5 s; helped 19,000/s drain 10,000 of them a second.
+        // 9,000/s on a server with 8,000/s: a backlog of 5,000 after 5 s; helped with 19,000/s, 10,000/s of it drain.
         assert_eq!(drain_floor_ms(9_000.0, 8_000.0, 19_000.0, 5.0), Some(500.0));
         assert_eq!(drain_floor_ms(7_000.0, 8_000.0, 7_500.0, 5.0), Some(0.0));
         assert_eq!(drain_floor_ms(9_000.0, 8_000.0, 9_000.0, 5.0), None);

@@ -1,4 +1,4 @@
-//! The layout in which every experiment states what it found.
+//! The layout of all experiments' results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,29 +12,29 @@ use crate::error::Error;
 use crate::machine::Machine;
 use crate::stats::{Spread, paired_ratios, upper95};
 
-/// Rounds that a ratio needs: with fewer it has no upper bound either.
+/// A ratio needs this many rounds; with fewer it also has no upper bound.
 const ROUNDS_MIN: usize = 5;
 
-/// Everything that one experiment found.
+/// Results of one experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// Its name, as `spillway-lab bench` takes it.
+    /// The experiment's name on the command line of `spillway-lab bench`.
     pub experiment: String,
-    /// The commit that the program was built from.
+    /// The commit from which the program was built.
     pub commit: String,
-    /// What it ran on.
+    /// The machine, and settings of the laboratory.
     pub machine: Machine,
-    /// Figures, each of one system.
+    /// Figures of one system each.
     pub rows: Vec<Row>,
     /// Figures that compare two systems.
     pub ratios: Vec<Ratio>,
-    /// What must hold whatever the speed.
+    /// Conditions that must hold at any speed of the machine.
     pub checks: Vec<Check>,
-    /// Whether the experiment stopped before its end: by an error, a signal or a panic. Rows, ratios and checks then cover
-    /// what was measured before.
+    /// Whether an error, a signal or a panic stopped the experiment before its end. Rows, ratios and checks then cover
+    /// the measurements made before.
     #[serde(default)]
     pub incomplete: bool,
-    /// Why it stopped; empty when it is complete.
+    /// Why the experiment stopped; empty if it is complete.
     #[serde(default)]
     pub why: String,
 }
@@ -42,62 +42,62 @@ pub struct Results {
 /// One figure of one system.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Whose figure.
+    /// Name of the system.
     pub system: String,
-    /// Under which circumstances.
+    /// Conditions of the measurement.
     pub params: BTreeMap<String, Value>,
-    /// Which figure.
+    /// Name of the figure.
     pub metric: String,
-    /// Its unit.
+    /// Unit of the figure.
     pub unit: String,
-    /// Over the valid runs; `null` if there are none.
+    /// Median over the valid runs; `null` without any.
     pub median: Option<f64>,
-    /// Over the valid runs.
+    /// Minimum over the valid runs.
     pub min: Option<f64>,
-    /// Over the valid runs.
+    /// Maximum over the valid runs.
     pub max: Option<f64>,
-    /// How many valid runs.
+    /// Number of valid runs.
     pub runs: usize,
     /// Whether the figure may be cited.
     pub valid: bool,
-    /// Why not, or what to know about it.
+    /// Why it must not be cited, and other notes.
     pub why: String,
 }
 
 /// One figure that compares systems.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
-    /// Which comparison.
+    /// Name of the comparison.
     pub name: String,
-    /// Over the rounds; `null` if there are none.
+    /// Median over the rounds; `null` without any.
     pub median: Option<f64>,
-    /// Over the rounds.
+    /// Minimum over the rounds.
     pub min: Option<f64>,
-    /// Over the rounds.
+    /// Maximum over the rounds.
     pub max: Option<f64>,
-    /// How many rounds.
+    /// Number of rounds.
     pub runs: usize,
     /// See [`upper95`]; `null` with fewer than five rounds.
     pub upper95: Option<f64>,
     /// Whether the figure may be cited.
     pub valid: bool,
-    /// Why not, or what to know about it.
+    /// Why it must not be cited, and other notes.
     pub why: String,
 }
 
-/// Something that must hold. A failed check fails the run.
+/// A condition that must hold. A failed check fails the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
-    /// What.
+    /// Name of the check.
     pub name: String,
-    /// Whether it held.
+    /// Whether the condition held.
     pub ok: bool,
-    /// What was seen.
+    /// The counts or events behind `ok`.
     pub detail: String,
 }
 
 impl Row {
-    /// A row over some runs; without any it is void.
+    /// A row over some runs; void without any.
     pub fn new(system: &str, metric: &str, unit: &str, values: &[f64]) -> Row {
         let spread = Spread::of(values);
         Row {
@@ -114,19 +114,19 @@ impl Row {
         }
     }
 
-    /// States a circumstance.
+    /// Adds a condition of the measurement.
     pub fn param(mut self, name: &str, value: impl Into<Value>) -> Row {
         self.params.insert(name.into(), value.into());
         self
     }
 
-    /// Says what to know about it; it stays as valid as it was.
+    /// Adds a note without a change of validity.
     pub fn note(mut self, why: impl AsRef<str>) -> Row {
         join(&mut self.why, why.as_ref());
         self
     }
 
-    /// Makes it void for each given reason.
+    /// Makes the figure void if there is a reason, and adds the reasons.
     pub fn void_if<S: AsRef<str>>(mut self, reasons: impl IntoIterator<Item = S>) -> Row {
         for reason in reasons {
             self.valid = false;
@@ -137,7 +137,7 @@ impl Row {
 }
 
 impl Ratio {
-    /// A ratio over some rounds; without any it is void.
+    /// A ratio over some rounds; void without any.
     pub fn new(name: &str, values: &[f64]) -> Ratio {
         let spread = Spread::of(values);
         Ratio {
@@ -152,19 +152,19 @@ impl Ratio {
         }
     }
 
-    /// Of what two systems have in the same rounds; void with fewer than five of them.
+    /// The ratio of two systems' figures of the same rounds; void with fewer than five rounds.
     pub fn paired(name: &str, ours: &[Option<f64>], theirs: &[Option<f64>]) -> Ratio {
         let rounds = paired_ratios(ours, theirs);
         Ratio::new(name, &rounds).void_if(few(rounds.len(), "rounds", ROUNDS_MIN))
     }
 
-    /// Says what to know about it; it stays as valid as it was.
+    /// Adds a note without a change of validity.
     pub fn note(mut self, why: impl AsRef<str>) -> Ratio {
         join(&mut self.why, why.as_ref());
         self
     }
 
-    /// Makes it void for each given reason.
+    /// Makes the figure void if there is a reason, and adds the reasons.
     pub fn void_if<S: AsRef<str>>(mut self, reasons: impl IntoIterator<Item = S>) -> Ratio {
         for reason in reasons {
             self.valid = false;
@@ -175,19 +175,19 @@ impl Ratio {
 }
 
 impl Check {
-    /// A check and what was seen.
+    /// A check with its detail.
     pub fn new(name: &str, ok: bool, detail: impl Into<String>) -> Check {
         Check { name: name.into(), ok, detail: detail.into() }
     }
 
-    /// That nothing of a kind happened.
+    /// A check that `count` is 0.
     pub fn none(name: &str, count: u64, of: &str) -> Check {
         Check::new(name, count == 0, format!("{count} of {of}"))
     }
 }
 
 impl Results {
-    /// Results without figures yet.
+    /// Results without figures.
     pub fn new(experiment: &str, machine: Machine) -> Results {
         Results {
             experiment: experiment.into(),
@@ -201,12 +201,12 @@ impl Results {
         }
     }
 
-    /// Whether the experiment came to its end and every check held. Being slow fails nothing.
+    /// Whether the experiment is complete and every check held. Slow figures do not fail a run.
     pub fn passed(&self) -> bool {
         !self.incomplete && self.checks.iter().all(|check| check.ok)
     }
 
-    /// Marks these results as incomplete if the course that led to them ended with an error.
+    /// Marks the results as incomplete if the experiment ended with an error.
     pub fn after(mut self, course: Result<(), Error>) -> Results {
         if let Err(error) = course {
             self.incomplete = true;
@@ -215,37 +215,36 @@ impl Results {
         self
     }
 
-    /// Writes them to a file, whose directory is made if need be.
+    /// Writes the results to a JSON file, and creates its directory if needed.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         write_json(path, self)
     }
 }
 
-/// At most so many reasons are told.
 const REASONS_MAX: usize = 2;
 
-/// Why figures over so few rounds, pairs or runs are void, if so.
+/// The reason to void a figure over fewer than `least` rounds, pairs or runs.
 pub(crate) fn few(count: usize, what: &str, least: usize) -> Option<String> {
     (count < least).then(|| format!("{count} {what}, not {least}"))
 }
 
-/// The note of rows whose spoilt measurements were left out, for these reasons; empty if there are none.
+/// The note for rows without their spoilt measurements; empty without reasons.
 pub(crate) fn left_out(reasons: &[String], measurements: usize) -> String {
     if reasons.is_empty() {
         return String::new();
     }
-    let told = reasons[..reasons.len().min(REASONS_MAX)].join(", ");
-    format!("{} of {measurements} measurements spoilt and left out (first: {told})", reasons.len())
+    let first = reasons[..reasons.len().min(REASONS_MAX)].join(", ");
+    format!("{} of {measurements} measurements spoilt and left out (first: {first})", reasons.len())
 }
 
-/// Writes a document to a file, whose directory is made if need be.
+/// Writes a JSON file, and creates its directory if needed.
 pub(crate) fn write_json(path: &Path, document: &impl Serialize) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(document)?;
     text.push(b'\n');
     write_file(path, &text)
 }
 
-/// The same for any bytes.
+/// Writes a file, and creates its directory if needed.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         fs::create_dir_all(parent)?;
@@ -316,20 +315,20 @@ mod tests {
     }
 
     #[test]
-    fn results_of_a_course_that_failed_are_incomplete_and_do_not_pass() {
+    fn results_of_a_failed_experiment_are_incomplete_and_do_not_pass() {
         assert!(results().after(Ok(())).passed());
         let stopped = results().after(Err(Error::process("a load generator ended early", "")));
         assert!(stopped.incomplete && !stopped.passed());
         assert_eq!(stopped.why, "a load generator ended early");
-        assert_eq!(stopped.rows, results().rows, "what was measured is kept");
-        // Files from before there was such a mark are complete.
+        assert_eq!(stopped.rows, results().rows, "measured rows are kept");
+        // Files of older versions lack the two fields and are complete.
         let mut value = serde_json::to_value(results()).unwrap();
         value.as_object_mut().unwrap().retain(|name, _| name != "incomplete" && name != "why");
         assert_eq!(serde_json::from_value::<Results>(value).unwrap(), results());
     }
 
     #[test]
-    fn a_file_is_written_where_there_was_no_directory() {
+    fn a_missing_directory_is_created() {
         let directory = std::env::temp_dir().join(format!("spillway-bench-results-{}", std::process::id()));
         let file = directory.join("deep/burst.json");
         results().write(&file).unwrap();

@@ -7,40 +7,39 @@ use spillway_load::Report;
 use spillway_load::report::{Move, Target};
 
 use crate::error::Error;
-use crate::generator::{Clients, Order, TOLD_AFTER};
+use crate::generator::{BIN_REPORT_DELAY, Clients, Order};
 use crate::measure::{Snapshot, Used, not_saturated, spoilt_by, stopped};
 use crate::relief::{self, Span};
 use crate::report::Phase;
 use crate::scene::{Scene, System};
 
-/// CPU and batches are looked at so often.
 const SAMPLE_MS: u64 = 250;
-/// A second is told so long after its end.
-const TOLD_AFTER_MS: u64 = TOLD_AFTER.as_millis() as u64;
-/// Left out at the beginning of a phase where its steady state is wanted.
+/// Time after which a second is complete, see [`BIN_REPORT_DELAY`].
+const BIN_REPORT_DELAY_MS: u64 = BIN_REPORT_DELAY.as_millis() as u64;
+/// Start of a phase that does not count as its steady state.
 const UNSETTLED_MS: u64 = 1_000;
 
-/// When what happens, in ms since the start, and how much is offered.
+/// Rates and times of a run. Times are in ms since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Plan {
-    /// Requests a second, before and after the burst.
+    /// Requests a second before and after the burst.
     pub light_per_s: f64,
     /// Requests a second in the burst.
     pub burst_per_s: f64,
-    /// The burst begins.
+    /// Start of the burst.
     pub burst_ms: u64,
-    /// The word: clients move to the helper.
+    /// Relief is switched on: clients move to the helper.
     pub decision_ms: u64,
-    /// The burst is over.
+    /// End of the burst.
     pub over_ms: u64,
-    /// Clients move back.
+    /// Clients move back to the server.
     pub back_ms: u64,
-    /// The end.
+    /// End of the run.
     pub end_ms: u64,
 }
 
 impl Plan {
-    /// A third of the direct capacity as light load, three times as much as burst; times in whole seconds.
+    /// Light load of a third of the direct capacity, and a burst of three times the direct capacity; times in seconds.
     pub fn new(direct_per_s: f64, light_s: u64, burst_s: u64, relieved_s: u64, after_s: u64) -> Plan {
         let burst_ms = light_s * 1000;
         let decision_ms = burst_ms + burst_s * 1000;
@@ -82,50 +81,50 @@ impl Plan {
     }
 }
 
-/// What a reader sees of one second while the run lasts.
+/// One second of a run, as printed during the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Second {
-    /// Where it begins.
+    /// Start, in s since the start of the run.
     pub at_s: u64,
-    /// Requests intended.
+    /// Requests due in this second.
     pub offered: u64,
-    /// The share with a right reply within the SLA.
+    /// Share of requests with a correct reply within the SLA, 0 to 1.
     pub on_time_share: f64,
-    /// `None` where it falls among what has no reply yet.
+    /// The p99 in µs; `None` if it falls among requests without a reply so far.
     pub p99_us: Option<u64>,
-    /// Of the server's host, in percent of a core.
+    /// CPU use of the server's host, in percent of a core.
     pub server_percent: f64,
-    /// Of the helper's host, in percent of a core.
+    /// CPU use of the helper's host, in percent of a core.
     pub helper_percent: f64,
-    /// Connections on the helper at its end.
+    /// Connections on the helper at the end of this second.
     pub helped: u32,
-    /// Messages in each batch, if there were batches.
+    /// Mean number of messages in a batch; `None` without batches.
     pub messages_per_batch: Option<f64>,
 }
 
-/// Costs between two looks.
+/// CPU use and replies between two snapshots. Times are in ms since the start of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Sample {
-    /// Where it begins, in ms since the start.
+    /// Time of the first snapshot.
     pub from_ms: u64,
-    /// Where it ends.
+    /// Time of the second snapshot.
     pub to_ms: u64,
-    /// What was used.
+    /// CPU use.
     pub used: Used,
-    /// Replies that came in.
+    /// Replies by the time of the reply.
     pub replies: u64,
 }
 
-/// A run that was carried out.
+/// A finished run.
 #[derive(Clone, Debug)]
 pub struct Relieved {
-    /// What was planned.
+    /// Rates and times.
     pub plan: Plan,
     /// The SLA of the run, in µs.
     pub sla_us: u64,
-    /// Everything that the clients saw.
+    /// The clients' report.
     pub report: Report,
-    /// Costs, in order.
+    /// Samples in order of time.
     pub samples: Vec<Sample>,
 }
 
@@ -135,17 +134,17 @@ impl Relieved {
         self.report.moves.iter().find(|m| m.target == Target::Helper)
     }
 
-    /// From relief on to the last connection's first helped reply, in ms; `None` unless all moved.
+    /// Time from relief on to the last connection's first helped reply, in ms; `None` unless all connections moved.
     pub fn moved_ms(&self) -> Option<f64> {
         self.moved().filter(|m| m.complete && m.failed == 0).map(Move::moved_ms)
     }
 
-    /// See [`relief::relief_ms`]; looked for until the burst is over.
+    /// [`relief::relief_ms`] up to the end of the burst.
     pub fn relief_ms(&self) -> Option<u64> {
         relief::relief_ms(&self.report.bins, self.plan.decision_ms, self.plan.over_ms, self.sla_us)
     }
 
-    /// See [`relief::drain_floor_ms`], with what the server really served in the burst and serves when helped.
+    /// [`relief::drain_floor_ms`] with the replies that the server sent in the burst, and its helped throughput.
     pub fn drain_floor_ms(&self, helped_per_s: f64) -> Option<f64> {
         let plan = &self.plan;
         let lasted_s = (plan.decision_ms - plan.burst_ms) as f64 / 1000.0;
@@ -158,7 +157,7 @@ impl Relieved {
         if used.seconds > 0.0 { replies as f64 / used.seconds } else { 0.0 }
     }
 
-    /// Costs and replies within a span, over the samples that lie in it whole.
+    /// CPU use and replies within a span, over the samples that are completely in it.
     pub fn between(&self, from_ms: u64, to_ms: u64) -> (Used, u64) {
         let mut total = (Used::default(), 0);
         for sample in self.samples.iter().filter(|s| s.from_ms >= from_ms && s.to_ms <= to_ms) {
@@ -168,33 +167,33 @@ impl Relieved {
         total
     }
 
-    /// The steady part of the light load.
+    /// The steady state of the light load, in ms since the start of the run; likewise the following spans.
     pub fn light(&self) -> (u64, u64) {
         (UNSETTLED_MS, self.plan.burst_ms)
     }
 
-    /// The steady part of the burst before relief is switched on.
+    /// The steady state of the burst before relief is switched on.
     pub fn overloaded(&self) -> (u64, u64) {
         (self.plan.burst_ms + UNSETTLED_MS, self.plan.decision_ms)
     }
 
-    /// The steady part of the burst after relief is switched on.
+    /// The steady state of the burst after relief.
     pub fn relieved(&self) -> (u64, u64) {
         let settled = self.relief_ms().unwrap_or(0) + UNSETTLED_MS;
         ((self.plan.decision_ms + settled).min(self.plan.over_ms), self.plan.over_ms)
     }
 
-    /// The steady part after everything.
+    /// The steady state after the clients have moved back.
     pub fn after(&self) -> (u64, u64) {
         (self.plan.back_ms + UNSETTLED_MS, self.plan.end_ms)
     }
 
-    /// What was asked and answered within a span.
+    /// Requests and latencies within a span.
     pub fn span(&self, (from_ms, to_ms): (u64, u64)) -> Span {
         Span::of(&self.report.bins, from_ms, to_ms)
     }
 
-    /// Why this run must not be cited, if so.
+    /// Reasons why the run must not be cited; empty for a valid run.
     pub fn spoilt(&self, quota: Option<spillway_lab::Quota>) -> Vec<String> {
         let mut reasons = Vec::new();
         let (overloaded, _) = self.between(self.overloaded().0, self.overloaded().1);
@@ -218,12 +217,12 @@ impl Relieved {
     }
 }
 
-/// Carries a plan out. Each second is told as soon as it can be.
+/// Runs a plan. Calls `on_second` for each second as soon as its bins are complete.
 pub fn run(
     scene: &mut Scene,
     plan: Plan,
     sla_us: u64,
-    tell: &mut dyn FnMut(&Second),
+    on_second: &mut dyn FnMut(&Second),
 ) -> Result<Relieved, Error> {
     let clients = Clients {
         rate_per_s: plan.light_per_s,
@@ -235,23 +234,23 @@ pub fn run(
     let mut generators = scene.start(&clients)?;
     generators.begin()?;
     generators.sleep_until_ms(0);
-    let mut looks: Vec<(u64, Snapshot, u64)> = Vec::new();
-    let mut told_s = 0;
+    let mut snapshots: Vec<(u64, Snapshot, u64)> = Vec::new();
+    let mut next_s = 0;
     let mut helped = Vec::new();
-    for at_ms in (0..=plan.end_ms + TOLD_AFTER_MS).step_by(SAMPLE_MS as usize) {
+    for at_ms in (0..=plan.end_ms + BIN_REPORT_DELAY_MS).step_by(SAMPLE_MS as usize) {
         generators.sleep_until_ms(at_ms);
-        looks.push((at_ms, scene.snapshot()?, generators.answered()));
+        snapshots.push((at_ms, scene.snapshot()?, generators.answered()));
         helped.push(generators.helped_now());
         if at_ms < plan.end_ms {
             generators.check()?;
         }
         scene.check()?;
-        while (told_s + 1) * 1000 + TOLD_AFTER_MS <= at_ms && told_s * 1000 < plan.end_ms {
-            let (from_ms, to_ms) = (told_s * 1000, (told_s + 1) * 1000);
+        while (next_s + 1) * 1000 + BIN_REPORT_DELAY_MS <= at_ms && next_s * 1000 < plan.end_ms {
+            let (from_ms, to_ms) = (next_s * 1000, (next_s + 1) * 1000);
             let span = Span::of(&generators.bins(from_ms, to_ms), from_ms, to_ms);
-            let used = used_between(&looks, from_ms, to_ms);
-            tell(&Second {
-                at_s: told_s,
+            let used = used_between(&snapshots, from_ms, to_ms);
+            on_second(&Second {
+                at_s: next_s,
                 offered: span.offered,
                 on_time_share: span.on_time_share(sla_us),
                 p99_us: span.p99_us(),
@@ -260,29 +259,29 @@ pub fn run(
                 helped: helped.get((to_ms / SAMPLE_MS) as usize).copied().unwrap_or(0),
                 messages_per_batch: used.messages_per_batch(),
             });
-            told_s += 1;
+            next_s += 1;
         }
     }
     let report = generators.finish()?;
-    Ok(Relieved { plan, sla_us, report, samples: samples(&looks) })
+    Ok(Relieved { plan, sla_us, report, samples: samples(&snapshots) })
 }
 
-fn used_between(looks: &[(u64, Snapshot, u64)], from_ms: u64, to_ms: u64) -> Used {
-    let at = |ms: u64| looks.iter().find(|(at_ms, ..)| *at_ms == ms).map(|(_, snapshot, _)| snapshot);
+fn used_between(snapshots: &[(u64, Snapshot, u64)], from_ms: u64, to_ms: u64) -> Used {
+    let at = |ms: u64| snapshots.iter().find(|(at_ms, ..)| *at_ms == ms).map(|(_, snapshot, _)| snapshot);
     match (at(from_ms), at(to_ms)) {
         (Some(from), Some(to)) => to.since(from),
         _ => Used::default(),
     }
 }
 
-fn samples(looks: &[(u64, Snapshot, u64)]) -> Vec<Sample> {
+fn samples(snapshots: &[(u64, Snapshot, u64)]) -> Vec<Sample> {
     let sample = |pair: &[(u64, Snapshot, u64)]| Sample {
         from_ms: pair[0].0,
         to_ms: pair[1].0,
         used: pair[1].1.since(&pair[0].1),
         replies: pair[1].2 - pair[0].2,
     };
-    looks.windows(2).map(sample).collect()
+    snapshots.windows(2).map(sample).collect()
 }
 
 #[cfg(test)]
@@ -293,7 +292,7 @@ mod tests {
 
     const QUOTA: Option<Quota> = Some(Quota { percent_of_core: 10.0, period: Duration::from_millis(10) });
 
-    /// Overload from 2 s on at 9,000/s of which 8,000 are served; relief at 5 s; good again 0.4 s later.
+    /// Overload from 2 s on at 9,000/s, of which 8,000/s are served; relief at 5 s; p99 within the SLA 0.4 s later.
     fn relieved() -> Relieved {
         let plan = Plan::new(3_000.0, 2, 3, 5, 3);
         let bins = (0..plan.end_ms / 100).map(|n| {
@@ -345,14 +344,14 @@ mod tests {
         let run = relieved();
         assert_eq!(run.relief_ms(), Some(400));
         assert_eq!(run.served_in_burst_per_s(), 8_000.0);
-        // 1,000/s too much for 3 s; 15,000/s to spare.
+        // A backlog of 1,000/s for 3 s drains at 15,000/s.
         assert_eq!(run.drain_floor_ms(24_000.0), Some(200.0));
-        assert_eq!(run.moved_ms(), None, "nothing moved");
+        assert_eq!(run.moved_ms(), None, "no connection moved");
         assert_eq!(run.spoilt(QUOTA), Vec::<String>::new());
     }
 
     #[test]
-    fn a_spoilt_run_says_so() {
+    fn a_spoilt_run_has_reasons() {
         let mut run = relieved();
         for sample in &mut run.samples {
             sample.used.server_process_s *= 0.9;

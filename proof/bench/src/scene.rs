@@ -1,7 +1,7 @@
 //! The scene of the demo and of `burst`: a small memcached host, a helper, clients, and a bridge between them.
 //!
-//! One memcached runs under `spillway run`, reached directly or through the helper; another one runs without it, for
-//! comparison. Both stand on the same host under the same quota, and the one that is not asked costs nothing.
+//! One memcached runs under `spillway run` and is reached directly or through the helper; another one runs without it,
+//! for comparison. Both are on the same host under the same quota; the one without clients uses no CPU time.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,66 +18,65 @@ use crate::programs::Programs;
 use crate::served::{Helper, HelperPlan, Keys, LINKS, runs, wrapper};
 use crate::steady::Steady;
 
-/// The server's link port, and the helper's.
 const LINK_PORT: u16 = 11_411;
-/// Cores are slowed for no longer than this, whatever happens.
+/// Longest time for which cores are slowed, even if the scene stays open.
 const SLOW_AT_MOST: Duration = Duration::from_secs(600);
-/// How the scene is set.
+/// Settings of the scene.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
     /// The programs under test and of the laboratory.
     pub programs: Programs,
-    /// Over all client hosts.
+    /// Connections over all client hosts.
     pub connections: u32,
-    /// Client hosts.
+    /// Number of client hosts.
     pub client_hosts: usize,
-    /// Keys in the server, of 32 bytes with values of 64.
+    /// Number of keys in the server, of 32 bytes with values of 64.
     pub keys: u32,
-    /// What the server's host may use: process and interface together.
+    /// Quota of the server's host, for process and interface together.
     pub quota: Option<Quota>,
-    /// How long the helper may wait to fill a batch.
+    /// The helper's batch delay.
     pub max_delay: Duration,
-    /// Between the starts of two connections' moves.
+    /// Interval between the starts of two connections' moves.
     pub pace: Duration,
-    /// Where each host runs.
+    /// Cores of the hosts.
     pub placement: Placement,
     /// Idle cores poll instead of halting.
     pub awake: bool,
-    /// Everything takes so many times as long: every core is slowed while the scene stands.
+    /// Factor by which every core is slowed while the scene is open.
     pub slow: Option<u32>,
-    /// When the helper's batches go.
+    /// The helper's batch policy.
     pub batch: BatchPolicy,
 }
 
 /// Cores of the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// The server's, its interface's receive work included.
+    /// Core of the server, and of its interface's receive work.
     pub server: usize,
-    /// The helper's.
+    /// Core of the helper.
     pub helper: usize,
-    /// All clients'.
+    /// Core of all clients.
     pub clients: usize,
-    /// The bridge's.
+    /// Core of the bridge.
     pub bridge: usize,
 }
 
-/// Which way the clients' requests take.
+/// The path of the clients' requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum System {
-    /// Straight to a memcached without shim.
+    /// Directly to a memcached without shim.
     Plain,
-    /// Straight to the memcached under `spillway run`.
+    /// Directly to the memcached under `spillway run`.
     Shimmed,
     /// Through the helper to the memcached under `spillway run`.
     Helped,
-    /// Through nutcracker, in the helper's place, to a memcached without shim. It must have been started with
-    /// [`Scene::start_nutcracker`].
+    /// Through nutcracker, in the helper's place, to a memcached without shim. Call [`Scene::start_nutcracker`] first;
+    /// without it, clients connect directly.
     Nutcracker,
 }
 
 impl System {
-    /// As results call it.
+    /// The system's name in results.
     pub fn name(self) -> &'static str {
         match self {
             System::Plain => "direct, without shim",
@@ -89,9 +88,9 @@ impl System {
 }
 
 impl Placement {
-    /// Server and helper on the first core and the rest on the second where there are two; each on its own where
-    /// there are enough. The bridge on the server's core would make each packet cheaper for the server than any
-    /// network card does: nothing has to be told to another core.
+    /// The placement on a number of cores. On two, server and helper share the first core, the others the second; on
+    /// four, each has its own. The bridge shares the server's core only if there is no other: packets would then reach
+    /// the server without an interrupt to another core, more cheaply than from a network card.
     pub fn on(cores: usize) -> Placement {
         match cores {
             0 | 1 => Placement { server: 0, helper: 0, clients: 0, bridge: 0 },
@@ -101,48 +100,47 @@ impl Placement {
         }
     }
 
-    /// The core of one of several helpers, counted from 0: those beyond the first have cores that nobody else uses where
-    /// there are enough, and share the first one's otherwise.
+    /// The core of helper `number`, counted from 0. Helpers after the first have unused cores as long as there are any,
+    /// and share the first helper's core otherwise.
     pub fn helper_core(&self, number: usize, cores: usize) -> usize {
         let own = self.server.max(self.helper).max(self.clients).max(self.bridge) + number;
         if number > 0 && own < cores { own } else { self.helper }
     }
 
-    /// Where so many helpers run, for people.
-    pub(crate) fn helper_words(&self, count: usize) -> String {
+    /// The cores of `count` helpers and of the server, as text.
+    pub(crate) fn helper_cores_text(&self, count: usize) -> String {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let on: Vec<String> = (0..count).map(|n| self.helper_core(n, cores).to_string()).collect();
         format!("on cores {}, the server on core {}", on.join(", "), self.server)
     }
 
-    /// For people.
-    pub fn words(&self) -> String {
+    /// The cores of all hosts, as text.
+    pub fn description(&self) -> String {
         let Placement { server, helper, clients, bridge } = self;
         format!("server on core {server}, helper on {helper}, clients on {clients}, bridge on {bridge}")
     }
 }
 
-/// A host's quota, for people.
-pub(crate) fn quota_words(quota: Option<Quota>) -> String {
-    let words = |quota: Quota| {
+pub(crate) fn quota_text(quota: Option<Quota>) -> String {
+    let text = |quota: Quota| {
         let Quota { percent_of_core, period } = quota;
         format!("{percent_of_core} % of a core in periods of {period:?}, process and interface together")
     };
-    quota.map_or("none".into(), words)
+    quota.map_or("none".into(), text)
 }
 
-/// When a helper's batches go: the policies that can be compared in the main scene.
+/// Batch policies that can be compared in this scene.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BatchPolicy {
-    /// One each `max_delay`.
+    /// One batch each `max_delay`.
     Fixed,
-    /// After `max_delay` at most, and while the server is behind not before it answers.
+    /// A batch after at most `max_delay`; while the server is behind, not before its next reply.
     #[default]
     Following,
 }
 
 impl BatchPolicy {
-    /// As helpers call it.
+    /// The policy's name on the helper's command line.
     pub fn name(self) -> &'static str {
         match self {
             BatchPolicy::Fixed => "fixed",
@@ -161,7 +159,7 @@ impl std::str::FromStr for BatchPolicy {
 }
 
 impl Setting {
-    /// The trial's settings: 660 connections, 100,000 keys, a tenth of a core in periods of 10 ms.
+    /// The default settings: 660 connections, 100,000 keys, a tenth of a core in periods of 10 ms.
     pub fn new(programs: Programs) -> Setting {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Setting {
@@ -179,17 +177,17 @@ impl Setting {
         }
     }
 
-    /// The same for [the programs of this run](Programs::of_this_run).
+    /// The default settings with [the programs of this run](Programs::of_this_run).
     pub fn of_this_run() -> Result<Setting, Error> {
         Ok(Setting::new(Programs::of_this_run()?))
     }
 }
 
-/// A scene that is set. Dropping it ends everything.
+/// A running scene. Dropping it ends all programs and removes the hosts.
 #[derive(Debug)]
 pub struct Scene {
     setting: Setting,
-    // Processes before the lab: they are ended first.
+    // Fields are dropped in this order: processes end before their hosts are removed.
     helper: Helper,
     plain: Peer,
     shimmed: Peer,
@@ -209,13 +207,15 @@ struct Hosts {
 }
 
 impl Scene {
-    /// Sets the scene: hosts, servers with all keys, helper with its link open. `name` is the laboratory run's.
+    /// Creates the hosts, starts servers and fills their keys, and starts the helper and waits for its link. `name`
+    /// names the laboratory.
     pub fn set(name: &str, setting: Setting) -> Result<Scene, Error> {
         let place = setting.placement;
         let lab = Lab::with_options(name, LabOptions { bridge_core: Some(place.bridge) })?;
-        // The quota comes when all is prepared.
+        // The quota is set after the preparation.
         let on = |core| HostOptions { core: Some(core), ..HostOptions::default() };
-        // The server's receive work stands in its quota; that of the others is not to lose packets behind it.
+        // Receive work runs before processes, so that other hosts do not lose packets; the server's is part of its
+        // quota.
         let receiving = |core| HostOptions { receive_first: true, ..on(core) };
         let hosts = Hosts {
             server: lab.host("server", on(place.server))?,
@@ -224,7 +224,7 @@ impl Scene {
                 .map(|n| lab.host(&format!("client{n}"), receiving(place.clients)))
                 .collect::<Result<_, _>>()?,
         };
-        // Goes with the run, whichever way that ends.
+        // The laboratory removes this directory at its end.
         let keys = Keys::make(&std::env::temp_dir().join(lab.run_name()))?;
         let link = SocketAddr::new(hosts.server.address(), LINK_PORT);
         let server = Place::from(&hosts.server);
@@ -245,7 +245,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// How it was set.
+    /// The present settings.
     pub fn setting(&self) -> &Setting {
         &self.setting
     }
@@ -262,7 +262,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Starts the helper anew with another bound on the time that a batch waits.
+    /// Restarts the helper with another batch delay.
     pub fn set_max_delay(&mut self, max_delay: Duration) -> Result<(), Error> {
         self.setting.max_delay = max_delay;
         self.helper.stop();
@@ -270,7 +270,8 @@ impl Scene {
         Ok(())
     }
 
-    /// Clients of this system with nothing to do yet. Those of [`System::Helped`] begin directly, and can be moved.
+    /// The configuration of clients of a system, with rate 0. Clients of [`System::Helped`] start direct, and can be
+    /// moved.
     pub fn clients(&self, system: System) -> Clients {
         let server = match (system, &self.nutcracker) {
             (System::Nutcracker, Some(nutcracker)) => nutcracker.address(),
@@ -296,12 +297,12 @@ impl Scene {
         }
     }
 
-    /// Starts clients on the client hosts.
+    /// Starts clients on all client hosts.
     pub fn start(&self, clients: &Clients) -> Result<Generators, Error> {
         Generators::start(&self.setting.programs.spillway, &self.hosts.clients, clients)
     }
 
-    /// Starts clients on one of the client hosts, counted from 0; beyond the last, on the last.
+    /// Starts clients on client host `host`, counted from 0, or on the last one if there are fewer.
     pub fn start_on(&self, host: usize, clients: &Clients) -> Result<Generators, Error> {
         let host = host.min(self.hosts.clients.len().saturating_sub(1));
         let hosts = self.hosts.clients.get(host..=host).unwrap_or_default();
@@ -317,17 +318,17 @@ impl Scene {
         Ok(())
     }
 
-    /// The servers' host, for other work that is to stand in its quota.
+    /// The servers' host, for other work within its quota.
     pub fn server_host(&self) -> &Host {
         &self.hosts.server
     }
 
-    /// The helper's host.
+    /// The host of helper and nutcracker.
     pub fn helper_host(&self) -> &Host {
         &self.hosts.helper
     }
 
-    /// CPU time, batches and stolen time so far.
+    /// Reads CPU times, batch counters and steal time.
     pub fn snapshot(&self) -> Result<Snapshot, Error> {
         let mut clients = spillway_lab::HostCpu::default();
         for host in &self.hosts.clients {
@@ -337,20 +338,20 @@ impl Scene {
         }
         let (server, helper, bridge) =
             (self.hosts.server.cpu()?, self.hosts.helper.cpu()?, self.lab.bridge_cpu()?);
-        // Counters only: a helper that is too busy to answer misses one point of a curve.
+        // A helper that is too busy to answer leaves a gap in a curve, which is not an error.
         let batches = self.helper.batches().ok();
         Ok(Snapshot::now(server, helper, clients, bridge, self.steady.stalled()).with_batches(batches))
     }
 
-    /// This machine and this scene, for results.
+    /// Describes this machine and this scene for results.
     pub fn machine(&self) -> Result<Machine, Error> {
         let mut machine = Machine::here();
         machine.offloads = self.hosts.server.offloads()?.to_string();
         machine.server = Machine::version_of("memcached", "-V");
         let setting = &self.setting;
         machine.lab = BTreeMap::from([
-            ("placement".into(), setting.placement.words()),
-            ("quota of the server's host".into(), quota_words(setting.quota)),
+            ("placement".into(), setting.placement.description()),
+            ("quota of the server's host".into(), quota_text(setting.quota)),
             ("control groups".into(), self.lab.control_groups().into()),
             (
                 "connections".into(),
@@ -368,10 +369,10 @@ impl Scene {
         if let Some(slowdown) = &self.slowdown {
             let burnt: Vec<String> =
                 slowdown.percent_of_cores().iter().map(|percent| format!("{percent:.0} %")).collect();
-            let words = format!("slowed by a real-time thread on each, which takes {}", burnt.join(", "));
-            machine.lab.insert("cores".into(), words);
+            let text = format!("slowed by a real-time thread on each, which takes {}", burnt.join(", "));
+            machine.lab.insert("cores".into(), text);
         }
-        machine.lab.extend(self.steady.words());
+        machine.lab.extend(self.steady.description());
         Ok(machine)
     }
 
@@ -384,7 +385,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Ends everything, and reports a failure to remove what was made.
+    /// Ends all programs and removes the hosts; reports a failure to do so.
     pub fn close(self) -> Result<(), Error> {
         let Scene { mut helper, mut plain, mut shimmed, slowdown, lab, .. } = self;
         drop(slowdown);

@@ -1,4 +1,4 @@
-//! The programs that are measured: servers under `spillway run`, and helpers.
+//! Starts the programs under test: servers under `spillway run`, and helpers.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,28 +10,25 @@ use spillway_lab::{Host, Launch, Process};
 use crate::error::Error;
 use crate::measure::BatchCount;
 
-/// What results say of links.
+/// The entry `links` of [`crate::machine::Machine::lab`].
 pub(crate) const LINKS: &str = "encrypted (link version 4, AES-256-GCM), unless a row says otherwise";
-/// Everybody in the laboratory's network may be a client.
+/// Addresses of clients: the laboratory's whole network.
 pub(crate) const CLIENTS: &str = "10.77.0.0/24";
-/// How long a helper may take to open its link.
+/// Limit for a helper's start, up to its link.
 const LINK_WITHIN: Duration = Duration::from_secs(30);
-/// How long a helper may take to end.
+/// A helper that has not ended by this time is killed.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
-/// How long it may take to say what it does.
 const STATUS_WITHIN: Duration = Duration::from_secs(1);
 
-/// The key files of a link.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
-    /// The helper's, which the server takes.
+    /// The helper's key, which the server accepts.
     pub helper: PathBuf,
-    /// Library clients', which helpers and the server take.
+    /// The key of library clients, which helpers and the server accept.
     pub client: PathBuf,
 }
 
 impl Keys {
-    /// Makes new ones in a directory.
     pub(crate) fn make(directory: &Path) -> Result<Keys, Error> {
         let file = |name: &str| -> Result<PathBuf, Error> {
             let file = directory.join(name);
@@ -41,22 +38,22 @@ impl Keys {
         Ok(Keys { helper: file("helper.key")?, client: file("client.key")? })
     }
 
-    /// As arguments.
+    /// Arguments of `spillway run` and `spillway helper`.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let file = |path: &Path| path.display().to_string();
         vec!["--key".into(), file(&self.helper), "--client-key".into(), file(&self.client)]
     }
 }
 
-/// What goes before a server's own command line, so that helpers reach it at `link`.
+/// The `spillway run` command that precedes a server's command line and gives it the link port `link`.
 pub(crate) fn wrapper(program: &Path, link: SocketAddr, keys: &Keys) -> Vec<String> {
-    let mut words = vec![program.display().to_string(), "run".into(), "--link".into(), link.to_string()];
-    words.extend(keys.arguments());
-    words.extend(["--allow-clients", CLIENTS, "--require", "--"].map(String::from));
-    words
+    let mut command = vec![program.display().to_string(), "run".into(), "--link".into(), link.to_string()];
+    command.extend(keys.arguments());
+    command.extend(["--allow-clients", CLIENTS, "--require", "--"].map(String::from));
+    command
 }
 
-/// Fails if a process has ended that was to run, with the last that it said.
+/// Fails if a process has ended, with the last lines of its output.
 pub(crate) fn runs(process: &mut Process, name: &str) -> Result<(), Error> {
     match process.exit() {
         Some(status) => Err(Error::process(format!("{name} ended with {status}"), process.tail())),
@@ -69,26 +66,25 @@ pub(crate) fn runs(process: &mut Process, name: &str) -> Result<(), Error> {
 pub struct Helper {
     process: Process,
     status_socket: PathBuf,
-    /// Where clients reach it: plain ones, or library clients.
+    /// The port for clients: plain ones, or library clients.
     pub address: SocketAddr,
 }
 
-/// How a helper is started.
 pub(crate) struct HelperPlan<'a> {
     pub program: &'a Path,
     /// The server's link port.
     pub server: SocketAddr,
-    /// Where clients reach it.
+    /// The port for clients.
     pub address: SocketAddr,
-    /// They speak links themselves.
+    /// Clients are library clients instead of plain ones.
     pub library: bool,
     pub keys: &'a Keys,
-    /// When its batches go.
+    /// Batch policy.
     pub batch: &'static str,
     pub max_delay: Duration,
-    /// Services beside the measured one: each has a port and a link to the same server, and no clients.
+    /// Number of services without clients beside the measured one; each has a port and a link to the same server.
     pub idle_services: u16,
-    /// Must not exist yet, or belong to a helper that has ended.
+    /// Must not be the socket of a running helper.
     pub status_socket: PathBuf,
 }
 
@@ -100,7 +96,7 @@ impl HelperPlan<'_> {
             return Ok(vec!["helper".into(), "--config".into(), file.display().to_string()]);
         }
         let listen = if self.library { "--link-listen" } else { "--listen" };
-        let mut words = vec![
+        let mut arguments = vec![
             "helper".into(),
             "--service".into(),
             format!("server={}", self.server),
@@ -113,12 +109,12 @@ impl HelperPlan<'_> {
             "--max-delay".into(),
             format!("{}us", self.max_delay.as_micros()),
         ];
-        words.extend(self.keys.arguments());
-        words.extend(["--status-socket".into(), self.status_socket.display().to_string()]);
-        Ok(words)
+        arguments.extend(self.keys.arguments());
+        arguments.extend(["--status-socket".into(), self.status_socket.display().to_string()]);
+        Ok(arguments)
     }
 
-    /// The same as a configuration file, with the idle services. The host chooses their ports.
+    /// A configuration file with the same settings and the idle services, whose ports the kernel chooses.
     fn file(&self) -> String {
         let listen = if self.library { "link_listen" } else { "listen" };
         let mut text = format!("[helper]\nthreads = 1\nsocket = {:?}\n", self.status_socket);
@@ -140,7 +136,7 @@ impl HelperPlan<'_> {
 }
 
 impl Helper {
-    /// Starts one with one thread, and waits until its link is up.
+    /// Starts a helper with one thread, and waits until its links are up.
     pub(crate) fn start(host: &Host, plan: HelperPlan<'_>) -> Result<Helper, Error> {
         let launch = Launch::new(plan.program).name("helper").args(plan.arguments()?);
         let (status_socket, address) = (plan.status_socket, plan.address);
@@ -149,28 +145,26 @@ impl Helper {
         Ok(helper)
     }
 
-    /// Batches sent so far.
+    /// Batches and messages sent so far.
     pub fn batches(&self) -> Result<BatchCount, String> {
         Ok(self.status()?.batches())
     }
 
-    /// Clients on its links now.
+    /// Present number of clients on all links.
     pub(crate) fn connections(&self) -> Result<u64, String> {
         let status = self.status()?;
         Ok(status.services.iter().flat_map(|service| &service.links).map(|link| link.connections).sum())
     }
 
-    /// Sends it a signal by its number.
     pub(crate) fn signal(&mut self, number: i32) -> Result<(), Error> {
         Ok(self.process.signal(number)?)
     }
 
-    /// Fails if it has ended.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         runs(&mut self.process, "the helper")
     }
 
-    /// Ends it.
+    /// Stops the helper; kills it after [`ENDS_WITHIN`].
     pub(crate) fn stop(&mut self) {
         self.process.stop(ENDS_WITHIN);
     }
@@ -181,19 +175,19 @@ impl Helper {
             ok: Status,
         }
         let text = spillway_daemon::ask(&self.status_socket, r#"{"command":"status"}"#, STATUS_WITHIN)
-            .map_err(|e| format!("no status at {}: {e}", self.status_socket.display()))?;
+            .map_err(|e| format!("cannot read the status at {}: {e}", self.status_socket.display()))?;
         let answer = serde_json::from_str::<Answer>(&text);
-        answer.map(|answer| answer.ok).map_err(|e| format!("its status is not understood: {e}"))
+        answer.map(|answer| answer.ok).map_err(|e| format!("cannot parse the helper's status: {e}"))
     }
 
-    /// Waits until its link to the server is up and encrypted.
+    /// Waits until all links to the server are up and encrypted.
     pub(crate) fn await_link(&mut self) -> Result<(), Error> {
         let deadline = Instant::now() + LINK_WITHIN;
         loop {
             self.check()?;
             let problem = match self.status() {
                 Ok(status) if status.links_are_up() => return Ok(()),
-                Ok(_) => "its link to the server is not up, or not encrypted".to_owned(),
+                Ok(_) => "a link to the server is not up, or not encrypted".to_owned(),
                 Err(e) => e,
             };
             if Instant::now() >= deadline {
@@ -205,7 +199,7 @@ impl Helper {
     }
 }
 
-/// What of a helper's status is of interest here.
+/// The part of a helper's status that experiments use.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Status {
     services: Vec<Service>,
@@ -228,7 +222,7 @@ struct Link {
 }
 
 impl Status {
-    /// Whether all links are up and encrypted: figures of links that are not would be better than what users see.
+    /// Whether all links are up and encrypted: links without encryption would give better figures than users get.
     fn links_are_up(&self) -> bool {
         let mut links = self.services.iter().flat_map(|service| &service.links).peekable();
         links.peek().is_some() && links.all(|link| link.state == "up" && link.encrypted)
@@ -245,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_read_whatever_else_it_says() {
+    fn a_status_is_parsed_despite_unknown_fields() {
         let text = r#"{"version":"0.1.0","services":[
             {"name":"cache","batches_sent":10,"messages_sent":250,
                 "links":[{"state":"up","encrypted":true,"connections":3}]},

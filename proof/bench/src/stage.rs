@@ -1,5 +1,5 @@
-//! The stage of the cost experiments: a server host, one for whatever stands in the middle, clients, and a bridge.
-//! Nobody has a quota unless an experiment sets one; costs are told by the accounts of each host.
+//! The laboratory of the cost experiments: a server host, hosts for helpers or proxies, a client host, and a bridge.
+//! Hosts have no quota unless an experiment sets one; CPU costs come from the account of each host.
 
 mod echo;
 mod session;
@@ -23,7 +23,7 @@ use crate::generator::{Clients, Traffic};
 use crate::machine::Machine;
 use crate::measure::{BatchCount, Snapshot};
 use crate::programs::Programs;
-use crate::scene::{Placement, Setting, quota_words};
+use crate::scene::{Placement, Setting, quota_text};
 use crate::served::{HelperPlan, Keys, LINKS, runs, wrapper};
 use crate::steady::Steady;
 
@@ -31,13 +31,14 @@ pub use crate::served::Helper;
 pub(crate) use echo::Echo;
 pub use session::{Cost, Session, Taken, Wire};
 
-/// Keys in each space of a server.
+/// Number of keys in each key space of a server.
 pub const KEYS: u32 = 2_000;
 
-/// What machines call the quota of the server's host; experiments that set one say so there.
+/// The entry of [`crate::machine::Machine::lab`] for the server's quota; experiments that set a quota replace its
+/// value.
 pub(crate) const QUOTA: &str = "quota of the server's host";
 
-/// Hosts, and what it takes to start servers and helpers on them.
+/// The hosts, and the programs and keys to start servers and helpers on them.
 #[derive(Debug)]
 pub struct Stage {
     programs: Programs,
@@ -45,9 +46,8 @@ pub struct Stage {
     keys: Keys,
     /// The server's host.
     pub server: Host,
-    /// The host of helpers and proxies.
+    /// The first host of helpers and proxies.
     pub middle: Host,
-    /// More hosts of helpers.
     more: Vec<Host>,
     /// The clients' host.
     pub client: Host,
@@ -58,55 +58,53 @@ pub struct Stage {
 /// A server program, with and without the shim.
 #[derive(Debug)]
 pub struct Pair {
-    /// What it speaks.
+    /// The servers' protocol.
     pub speech: Speech,
-    /// Without the shim.
+    /// The server without the shim.
     pub plain: Peer,
-    /// Under `spillway run`.
+    /// The server under `spillway run`.
     pub shimmed: Peer,
-    /// The link port of the latter.
+    /// The link port of `shimmed`.
     pub link: SocketAddr,
 }
 
-/// The hosts in the middle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Middles {
-    /// How many, 1 at least.
+    /// Number of hosts, at least 1.
     pub count: usize,
-    /// Of each: its processes and its interface together.
+    /// Quota of each host, for its processes and its interface together.
     pub quota: Option<Quota>,
 }
 
-/// What sort of helper is wanted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HelperKind {
-    /// For clients of the library, not for plain ones.
+    /// Clients are library clients instead of plain ones.
     pub library: bool,
-    /// When its batches go.
+    /// Batch policy.
     pub batch: &'static str,
-    /// How long a batch waits.
+    /// Batch delay.
     pub max_delay: Duration,
 }
 
 impl Stage {
-    /// Makes the hosts, with one in the middle. `name` is the laboratory run's.
+    /// Creates the hosts, with one host for helpers. `name` names the laboratory.
     pub fn set(name: &str, setting: &Setting) -> Result<Stage, Error> {
         Stage::set_with(name, setting, Middles { count: 1, quota: None })
     }
 
-    /// The same with these hosts in the middle.
+    /// [`Stage::set`] with several hosts for helpers.
     pub(crate) fn set_with(name: &str, setting: &Setting, middles: Middles) -> Result<Stage, Error> {
         let placement = setting.placement;
         let lab = Lab::with_options(name, LabOptions { bridge_core: Some(placement.bridge) })?;
         let on = |core| HostOptions { core: Some(core), ..HostOptions::default() };
-        // Threads that wait behind a helper or a client would lose packets; the server's compete with it, as they do where
-        // its quota covers both.
+        // Receive work runs before processes, so that packets are not lost behind a busy helper or client. The server's
+        // competes with the server, as it does under a quota for both.
         let receiving = |core| HostOptions { receive_first: true, ..on(core) };
         let server = lab.host("server", on(placement.server))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let middle_host = |number: usize| {
             let options = receiving(placement.helper_core(number, cores));
-            // With a quota, its receive work stands in it.
+            // A quota covers the receive work too.
             let options =
                 HostOptions { receive_first: middles.quota.is_none(), quota: middles.quota, ..options };
             let name = if number == 0 { "middle".into() } else { format!("middle{}", number + 1) };
@@ -120,7 +118,7 @@ impl Stage {
         Ok(Stage { programs, placement, keys, server, middle, more, client, steady, lab })
     }
 
-    /// Starts a server program twice, and fills both with values of these sizes.
+    /// Starts a server program with and without the shim, and fills both with values of these sizes.
     pub fn pair(&self, speech: Speech, value_sizes: &[usize]) -> Result<Pair, Error> {
         let place = Place::from(&self.server);
         let link = SocketAddr::new(self.server.address(), place.free_port()?);
@@ -140,7 +138,7 @@ impl Stage {
         Ok(pair)
     }
 
-    /// Sets every key of a space.
+    /// Sets every key of a key space.
     pub fn fill(&self, speech: Speech, server: SocketAddr, space: &Space) -> Result<(), Error> {
         let filled = self.client.enter(|| match speech {
             Speech::Redis => fill::<Resp>(server, space, KEYS, true),
@@ -149,7 +147,7 @@ impl Stage {
         filled.map_err(|e| Error::process(e.to_string(), ""))
     }
 
-    /// Starts a helper for plain clients with one thread before a server's link port, and waits until its link is up.
+    /// Starts a helper with one thread for plain clients of the server at `link`, and waits until its link is up.
     pub fn helper(&self, link: SocketAddr, max_delay: Duration) -> Result<Helper, Error> {
         let port = Place::from(&self.middle).free_port()?;
         self.helper_on(
@@ -159,7 +157,7 @@ impl Stage {
         )
     }
 
-    /// The same of any kind, on a host and port of choice.
+    /// Starts a helper of any kind on the given host and port.
     pub(crate) fn helper_on(
         &self,
         at: (&Host, u16),
@@ -169,7 +167,7 @@ impl Stage {
         self.helper_with(at, link, kind, 0)
     }
 
-    /// The same with so many services beside the first, each with a link to the same server and without clients.
+    /// Starts a helper with further services, each with a link to the same server and without clients.
     pub(crate) fn helper_with(
         &self,
         (host, port): (&Host, u16),
@@ -191,57 +189,55 @@ impl Stage {
         Helper::start(host, plan)
     }
 
-    /// Starts a helper on each host in the middle.
     pub(crate) fn helpers(&self, link: SocketAddr, kind: &HelperKind) -> Result<Vec<Helper>, Error> {
         let start = |host: &Host| self.helper_on((host, Place::from(host).free_port()?), link, kind);
         self.middles().map(start).collect()
     }
 
-    /// All hosts in the middle.
     pub(crate) fn middles(&self) -> impl Iterator<Item = &Host> {
         std::iter::once(&self.middle).chain(&self.more)
     }
 
-    /// A second host for helpers, on the core of the first. The stage's accounts are without it.
+    /// Creates a second host for helpers, on the core of the first. Snapshots do not include its CPU time.
     pub fn second_middle(&self) -> Result<Host, Error> {
         let core = Some(self.placement.helper);
         let options = HostOptions { core, receive_first: true, ..HostOptions::default() };
         Ok(self.lab.host("second", options)?)
     }
 
-    /// A host for attackers, on the clients' core and with so much of it.
+    /// Creates a host for attackers, on the clients' core and with this quota. Snapshots do not include its CPU time.
     pub(crate) fn attackers(&self, quota: Quota) -> Result<Host, Error> {
         let options =
             HostOptions { core: Some(self.placement.clients), quota: Some(quota), ..HostOptions::default() };
         Ok(self.lab.host("attackers", options)?)
     }
 
-    /// A directory for files of this run, which goes away with it.
+    /// A directory for files of this run; it is removed at the end of the run.
     pub(crate) fn directory(&self) -> std::path::PathBuf {
         std::env::temp_dir().join(self.lab.run_name())
     }
 
-    /// What goes before a server's own command line, so that helpers reach it at `link`.
+    /// The `spillway run` command that precedes a server's command line and gives it the link port `link`.
     pub(crate) fn wrapper(&self, link: SocketAddr) -> Vec<String> {
         wrapper(&self.programs.spillway, link, &self.keys)
     }
 
-    /// Starts a proxy in the middle.
+    /// Starts a proxy on the first host for helpers.
     pub fn proxy(&self, proxy: &Proxy) -> Result<Peer, Error> {
         Ok(proxy.start(&Place::from(&self.middle))?)
     }
 
-    /// The key of the server's link ports.
+    /// File with the helpers' key.
     pub fn key(&self) -> &Path {
         &self.keys.helper
     }
 
-    /// The key of clients of the library, at link ports of the server and of helpers.
+    /// File with the key of library clients.
     pub fn client_key(&self) -> &Path {
         &self.keys.client
     }
 
-    /// What the server's host has on its cable so far.
+    /// Counters of the server host's interface.
     pub fn wire(&self) -> Result<Wire, Error> {
         let counters = self.server.counters()?;
         let (bytes, packets) =
@@ -249,14 +245,15 @@ impl Stage {
         Ok(Wire { bytes, packets })
     }
 
-    /// CPU time and stolen time so far, and the batches of these helpers: what a span begins with. What the helpers' answers
-    /// cost is before it.
+    /// The snapshot at the start of a span: reads the helpers' batch counters, then CPU and steal time, so that the
+    /// helpers' cost of answering is before the span.
     pub fn snapshot<'h>(&self, helpers: impl IntoIterator<Item = &'h Helper>) -> Result<Snapshot, Error> {
         let batches = batches(helpers);
         Ok(self.cpu_snapshot()?.with_batches(batches))
     }
 
-    /// The same that a span ends with: what the helpers' answers cost is behind it. A helper of many services writes long ones.
+    /// The snapshot at the end of a span: reads CPU and steal time, then the helpers' batch counters, so that the
+    /// helpers' cost of answering, which grows with their services, is after the span.
     pub fn last_snapshot<'h>(
         &self,
         helpers: impl IntoIterator<Item = &'h Helper>,
@@ -271,7 +268,7 @@ impl Stage {
         Ok(Snapshot::now(server, middle, client, bridge, self.steady.stalled()))
     }
 
-    /// CPU time of the hosts in the middle so far.
+    /// CPU time so far of all hosts for helpers and proxies, without [`Stage::second_middle`].
     pub fn middle_cpu(&self) -> Result<HostCpu, Error> {
         let mut sum = HostCpu::default();
         for host in self.middles() {
@@ -282,7 +279,7 @@ impl Stage {
         Ok(sum)
     }
 
-    /// Starts plain clients of a server, helper or proxy.
+    /// Starts plain clients of a server, helper or proxy at `target`.
     pub fn session(
         &self,
         target: SocketAddr,
@@ -292,12 +289,12 @@ impl Stage {
         self.session_of(&self.clients(target, traffic, connections), traffic)
     }
 
-    /// Starts clients, plain or not.
+    /// Starts clients of any kind.
     pub fn session_of(&self, clients: &Clients, traffic: &Traffic) -> Result<Session<'_>, Error> {
         Session::start(self, clients, traffic)
     }
 
-    /// Plain clients of a server, helper or proxy, with nothing to do yet.
+    /// The configuration of plain clients of a server, helper or proxy, with rate 0.
     pub fn clients(&self, target: SocketAddr, traffic: &Traffic, connections: u32) -> Clients {
         let written = traffic.get_ratio < 1.0;
         Clients {
@@ -308,7 +305,7 @@ impl Stage {
             threads: 1,
             connections,
             keys: KEYS,
-            // Who sets must know what was there before.
+            // Clients that set values must know the previous ones to check replies.
             fill: written,
             seed: seed(traffic.value_size, written),
             rate_per_s: 0.0,
@@ -319,50 +316,51 @@ impl Stage {
         }
     }
 
-    /// This machine and this stage, for results.
+    /// Describes this machine and this laboratory for results. `programs` are server programs and their version
+    /// options.
     pub fn machine(&self, programs: &[(&str, &str)]) -> Result<Machine, Error> {
         let mut machine = Machine::here();
         machine.offloads = self.server.offloads()?.to_string();
         let versions = programs.iter().map(|(program, argument)| Machine::version_of(program, argument));
         machine.server = versions.collect::<Vec<_>>().join("; ");
         machine.lab = BTreeMap::from([
-            ("placement".into(), self.placement.words().replace("helper", "helper or proxy")),
-            (QUOTA.into(), quota_words(None)),
+            ("placement".into(), self.placement.description().replace("helper", "helper or proxy")),
+            (QUOTA.into(), quota_text(None)),
             ("accounts".into(), "processes and the receive threads of their host's interface".into()),
             ("congestion control".into(), self.server.congestion_control()?),
             ("links".into(), LINKS.into()),
             ("keys".into(), format!("{KEYS} of 32 B in each server, all equally likely")),
         ]);
-        machine.lab.extend(self.steady.words());
+        machine.lab.extend(self.steady.description());
         Ok(machine)
     }
 
-    /// Ends everything, and reports a failure to remove what was made.
+    /// Ends all programs and removes the hosts; reports a failure to do so.
     pub fn close(self) -> Result<(), Error> {
         Ok(self.lab.close()?)
     }
 }
 
-/// Keys and values of 64 B of clients with a seed of their own.
+/// The key space with values of 64 B of clients with this seed.
 pub(crate) fn space_of(seed: u64) -> Space {
     let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
     Config { seed, value_size: 64, ..Config::new(nowhere) }.space()
 }
 
-/// Keys and values of one size; those that are only read stay as they were filled.
+/// The key space with values of one size. Spaces for reading and for writing have different keys, so that values that
+/// are only read stay as they were filled.
 pub fn space(value_size: usize, written: bool) -> Space {
     let seed = seed(value_size, written);
     let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
     Config { seed, value_size, ..Config::new(nowhere) }.space()
 }
 
-/// Seeds say which keys there are: each size has its own, and those that are set have others than those that are only
-/// read.
+/// The seed that selects the keys: different for each size, and for reading and writing.
 fn seed(value_size: usize, written: bool) -> u64 {
     2 * value_size as u64 + u64::from(written)
 }
 
-/// CPU time that a process has used, all its threads together.
+/// CPU time of all threads of a process; 0 if it has ended.
 pub fn process_cpu(pid: u32) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let ran = tasks.filter_map(|task| {
@@ -382,7 +380,7 @@ impl Pair {
     }
 }
 
-/// Counters of all that answer: a helper that is too busy to do so is left out.
+/// The sum of all helpers' batch counters. Helpers that are too busy to answer are left out.
 fn batches<'h>(helpers: impl IntoIterator<Item = &'h Helper>) -> Option<BatchCount> {
     let counted = helpers.into_iter().filter_map(|helper| helper.batches().ok());
     counted.reduce(|sum, one| BatchCount {
@@ -396,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_knows_its_cpu_time() {
+    fn cpu_time_of_a_process_grows() {
         let before = process_cpu(std::process::id());
         let mut sum = 0u64;
         while process_cpu(std::process::id()) == before {
@@ -406,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_not_what_is_only_read() {
+    fn written_keys_differ_from_keys_that_are_only_read() {
         let key = |space: &Space| {
             let mut key = Vec::new();
             space.push_key(7, &mut key);

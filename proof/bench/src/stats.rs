@@ -1,8 +1,8 @@
-//! Medians, spreads and bounds of repeated runs.
+//! Medians, ranges and confidence bounds of repeated runs.
 
 use serde::{Deserialize, Serialize};
 
-/// Several runs of one figure, in the form in which results state it.
+/// Median and range of several runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// The middle run, or the mean of the two middle ones.
@@ -11,12 +11,12 @@ pub struct Spread {
     pub min: f64,
     /// The highest run.
     pub max: f64,
-    /// How many there were.
+    /// Number of runs.
     pub runs: usize,
 }
 
 impl Spread {
-    /// Of no runs there is no spread. Values that are not finite are no runs.
+    /// The spread of all finite values; `None` without any.
     pub fn of(values: &[f64]) -> Option<Spread> {
         let sorted = sorted(values);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
@@ -24,12 +24,13 @@ impl Spread {
     }
 }
 
-/// The median, if there is one.
+/// The median of all finite values; `None` without any.
 pub fn median(values: &[f64]) -> Option<f64> {
     Spread::of(values).map(|spread| spread.median)
 }
 
-/// Each run of `ours` by the run of `theirs` from the same round. Rounds without either are left out.
+/// `ours` divided by `theirs` for each round. Leaves out rounds that lack one of them, and rounds with `theirs` not
+/// above 0.
 pub fn paired_ratios(ours: &[Option<f64>], theirs: &[Option<f64>]) -> Vec<f64> {
     ours.iter()
         .zip(theirs)
@@ -39,20 +40,20 @@ pub fn paired_ratios(ours: &[Option<f64>], theirs: &[Option<f64>]) -> Vec<f64> {
         .collect()
 }
 
-/// An upper bound of the true median, right with a probability of at least 95 %, whatever the distribution: the
-/// smallest order statistic that leaves the median below it in so many cases. With fewer than five runs there is
-/// none, for even the largest run is below the median in 1 of 2ⁿ cases.
+/// An upper bound of the true median with a confidence of at least 95 % for any distribution: the smallest order
+/// statistic that is above the median with this probability. `None` with fewer than five runs, because even the largest
+/// of n runs is below the median in 1 of 2ⁿ cases.
 pub fn upper95(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let count = sorted.len();
-    // The bound X(k) is too low when fewer than k of n runs are below the median: binomial with a half.
-    let mut ways = 1.0;
+    // X(k), the k-th smallest run, is a bound if at most k - 1 of n runs are below the median: binomial with p = 1/2.
+    let mut outcomes = 1.0;
     let mut fewer = 0.0;
     let mut chosen = None;
     for k in 1..=count {
-        fewer += ways;
-        ways *= (count - k + 1) as f64 / k as f64;
-        // Now `fewer` counts the outcomes with at most k - 1 runs below the median: those where X(k) is above it.
+        fewer += outcomes;
+        outcomes *= (count - k + 1) as f64 / k as f64;
+        // Here `fewer` is the number of outcomes, of 2ⁿ, with at most k - 1 runs below the median.
         if fewer / 2f64.powi(i32::try_from(count).ok()?) >= 0.95 {
             chosen = Some(sorted[k - 1]);
             break;
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_is_what_it_says() {
+    fn a_spread_has_median_and_range_of_finite_values() {
         assert_eq!(Spread::of(&[]), None);
         assert_eq!(Spread::of(&[f64::NAN]), None);
         assert_eq!(Spread::of(&[3.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 3.0, runs: 3 }));
@@ -87,7 +88,7 @@ mod tests {
     #[test]
     fn the_bound_is_the_binomial_one() {
         let runs = |n: u32| (1..=n).map(f64::from).collect::<Vec<_>>();
-        // 1/32 of all cases have five runs below the median; four runs would be 1/16.
+        // All of five runs are below the median in 1/32 of all cases, all of four in 1/16.
         assert_eq!(upper95(&runs(4)), None);
         assert_eq!(upper95(&runs(5)), Some(5.0));
         // From tables of the sign test: n = 8 leaves out the largest (9/256), n = 15 the four largest (576/32768).

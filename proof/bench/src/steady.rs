@@ -1,11 +1,11 @@
-//! What makes figures of a virtual machine steady, and what tells when they are not.
+//! Keeps figures of a virtual machine steady, and detects stalls.
 
 use std::time::Duration;
 
 use spillway_lab::{Awake, Canary};
 
-/// While this lives, idle cores poll, and stalls of any core are seen. Where the machine allows neither, figures are
-/// noisier, and say so.
+/// Makes idle cores poll, and measures stalls of every core, until it is dropped. If the machine does not allow one of
+/// them, figures are noisier, and the description in the results states it.
 #[derive(Debug)]
 pub(crate) struct Steady {
     awake: Result<Awake, String>,
@@ -13,7 +13,7 @@ pub(crate) struct Steady {
 }
 
 impl Steady {
-    /// Keeps idle cores awake if asked to, and watches all of them.
+    /// Starts measuring stalls; with `awake`, also makes idle cores poll.
     pub(crate) fn hold(awake: bool) -> Steady {
         let awake = match awake {
             true => Awake::hold().map_err(|e| e.to_string()),
@@ -23,13 +23,13 @@ impl Steady {
         Steady { awake, canary: Canary::watch(cores).map_err(|e| e.to_string()) }
     }
 
-    /// How long cores were away so far, all together.
+    /// Duration of stalls so far, summed over all cores.
     pub(crate) fn stalled(&self) -> Duration {
         self.canary.as_ref().map(|canary| canary.stalled().iter().sum()).unwrap_or_default()
     }
 
-    /// For the description of the laboratory.
-    pub(crate) fn words(&self) -> [(String, String); 2] {
+    /// Entries for [`crate::machine::Machine::lab`].
+    pub(crate) fn description(&self) -> [(String, String); 2] {
         let idle = self.awake.as_ref().map_or_else(|why| format!("halt: {why}"), |_| "poll".into());
         let stalls = self.canary.as_ref().map_or_else(
             |why| format!("not seen: {why}"),

@@ -1,21 +1,21 @@
-//! Stopping an experiment early by a signal.
+//! Stops an experiment early after a signal.
 //!
-//! A signal ends everything in the laboratory at once. What the experiment does next fails, so it unwinds by the way of
-//! every other error, states the rounds that it has, and its [results are written](crate::record), marked as incomplete.
+//! A signal ends all programs of the laboratory at once. The experiment's next operation then fails; the error returns
+//! as any other one, and [the results so far are written](crate::record), marked as incomplete.
 
 use std::time::Duration;
 
 use crate::error::Error;
 
-/// How long an experiment may take after a signal to state what it has.
+/// Limit for writing the results after a signal.
 const STATES_WITHIN: Duration = Duration::from_secs(30);
 
-/// Lets a signal stop an experiment instead of ending this process at once; a second signal ends it.
+/// Lets a termination signal, such as SIGINT, stop an experiment; a second one ends this process at once.
 pub fn by_signals() {
     spillway_lab::finish_within(STATES_WITHIN);
 }
 
-/// Fails once a signal has asked to stop: for loops in which nothing else would fail then.
+/// Fails after a signal. Call it in loops in which no other operation would fail.
 pub(crate) fn check() -> Result<(), Error> {
     match spillway_lab::interrupted() {
         Some(signal) => Err(Error::Usage(interrupted(signal))),
@@ -23,7 +23,7 @@ pub(crate) fn check() -> Result<(), Error> {
     }
 }
 
-/// Why a course ended that failed with this error. After a signal most errors are its consequences.
+/// Why an experiment ended with this error: after a signal, the signal, because most errors then follow from it.
 pub(crate) fn reason(error: &Error) -> String {
     spillway_lab::interrupted().map_or_else(|| error.to_string(), interrupted)
 }

@@ -2,7 +2,8 @@
 
 use crate::results::{Results, Row};
 
-/// Rows of cells under a head. The first column is flush left, as are those named so; the others flush right.
+/// Rows of cells under a head. The first column and those set by [`Table::left`] are flush left, the others flush
+/// right.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     head: Vec<String>,
@@ -35,12 +36,12 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The head.
+    /// Titles of the columns.
     pub fn head(&self) -> &[String] {
         &self.head
     }
 
-    /// The rows.
+    /// All rows, each with a cell for every column.
     pub fn rows(&self) -> &[Vec<String>] {
         &self.rows
     }
@@ -64,7 +65,7 @@ impl std::fmt::Display for Table {
     }
 }
 
-/// A number with as many digits as it deserves, thousands apart.
+/// Formats a number with about three significant digits, and groups of thousands.
 pub fn number(value: f64) -> String {
     let magnitude = value.abs();
     if magnitude >= 100.0 {
@@ -75,7 +76,7 @@ pub fn number(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// A whole number, thousands apart.
+/// Formats a whole number in groups of thousands.
 pub fn grouped(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = String::new();
@@ -88,7 +89,7 @@ pub fn grouped(value: f64) -> String {
     if value < 0.0 { format!("-{text}") } else { text }
 }
 
-/// Milliseconds from microseconds; `over` when there is no such reply.
+/// Formats µs as milliseconds; `over` for `None`.
 pub fn milliseconds(us: Option<u64>, over: &str) -> String {
     match us {
         Some(us) if us < 10_000 => format!("{:.1} ms", us as f64 / 1000.0),
@@ -97,7 +98,7 @@ pub fn milliseconds(us: Option<u64>, over: &str) -> String {
     }
 }
 
-/// Everything an experiment found, for people.
+/// All rows, ratios and checks as text for the terminal.
 pub fn results(results: &Results) -> String {
     let shown = |value: Option<f64>| value.map_or("–".into(), number);
     let mut rows = Table::new(["system", "metric", "median", "min", "max", "unit", "runs", "valid", "with"])
@@ -150,11 +151,11 @@ fn circumstances(row: &Row) -> String {
         serde_json::Value::Number(n) => n.as_f64().map_or_else(|| n.to_string(), number),
         other => other.to_string(),
     };
-    let mut words: Vec<String> = row.params.iter().map(|(name, v)| format!("{name} {}", value(v))).collect();
+    let mut texts: Vec<String> = row.params.iter().map(|(name, v)| format!("{name} {}", value(v))).collect();
     if !row.why.is_empty() {
-        words.push(format!("({})", row.why));
+        texts.push(format!("({})", row.why));
     }
-    words.join(", ")
+    texts.join(", ")
 }
 
 #[cfg(test)]
@@ -164,7 +165,7 @@ mod tests {
     use crate::results::{Check, Ratio};
 
     #[test]
-    fn columns_line_up_whatever_the_letters() {
+    fn columns_are_aligned_with_non_ascii_letters() {
         let mut table = Table::new(["what", "µs", "note"]).left(2);
         table.row(["a", "1", "x"]);
         table.row(["ä long one", "1 000"]);
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn results_show_what_is_void_and_what_failed() {
+    fn results_show_void_rows_and_failed_checks() {
         let mut results = Results::new("burst", Machine::default());
         results
             .rows

@@ -1,5 +1,5 @@
-//! The experiment `attacks` as a whole, tiny: that each attacker runs and that everything is stated. It needs root, memcached,
-//! and the `spillway` command and its shim built beside this test.
+//! A short run of the experiment `attacks`: each attacker runs, and all rows and ratios are present. Needs root,
+//! memcached, and the `spillway` command and its shim in the directory of this test.
 
 mod support;
 
@@ -23,19 +23,19 @@ fn attacks_is_whole() {
         length: Duration::from_millis(500),
         ..full.clone()
     };
-    let mut told = Vec::new();
-    let results = attacks::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
-    let told = String::from_utf8_lossy(&told);
-    assert!(!results.incomplete, "{}\n{told}", results.why);
+    let mut output = Vec::new();
+    let results = attacks::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
+    let output = String::from_utf8_lossy(&output);
+    assert!(!results.incomplete, "{}\n{output}", results.why);
     for id in full.attacks {
         let name = format!("p99_under_attack_over_quiet_{id}");
-        assert!(results.ratios.iter().any(|ratio| ratio.name == name), "no ratio {name}\n{told}");
+        assert!(results.ratios.iter().any(|ratio| ratio.name == name), "no ratio {name}\n{output}");
         let rows = |metric: &str| {
             let of_this =
                 results.rows.iter().filter(|row| row.params.get("attack").is_some_and(|of| of == id));
             of_this.filter(|row| row.metric == metric).count()
         };
-        assert_eq!((rows("p99_us"), rows("rss_mib"), rows("failed_requests")), (6, 1, 1), "{id}\n{told}");
+        assert_eq!((rows("p99_us"), rows("rss_mib"), rows("failed_requests")), (6, 1, 1), "{id}\n{output}");
     }
     assert!(results.rows.iter().any(|row| row.metric == "rss_over_max_memory"));
 }

@@ -1,5 +1,5 @@
-//! The cost experiments as a whole, tiny: that they end, check every byte and state their rows, not what the figures are.
-//! They need root, the peers, and the `spillway` command and its shim built beside this test.
+//! Short runs of the cost experiments: they complete, every byte is right, and all rows are present; figures are not
+//! checked. Needs root, the peers, and the `spillway` command and its shim in the directory of this test.
 
 mod support;
 
@@ -32,16 +32,16 @@ fn server_cost_is_whole() {
         ..server_cost::Effort::quick()
     };
     for speech in [Speech::Memcached, Speech::Redis] {
-        let mut told = Vec::new();
+        let mut output = Vec::new();
         let setting = Setting::new(programs.clone());
-        let results = server_cost::run_with(&setting, &effort, &[speech], &mut told).unwrap();
+        let results = server_cost::run_with(&setting, &effort, &[speech], &mut output).unwrap();
         let metrics = ["server_cpu_us_per_request", "added_delay_p50_us", "idle_shim_cpu_percent"];
-        assert_whole(&results, &told, &metrics);
+        assert_whole(&results, &output, &metrics);
         for ratio in ["shim_over_plain", "direct_over_helped_20"] {
             let name = format!("{speech}_{ratio}");
             assert!(results.ratios.iter().any(|ratio| ratio.name == name), "no ratio {name}");
         }
-        // Without a figure where other work on the machine spoils the only round.
+        // Only its presence is checked: other work on the machine may spoil the only round.
         assert!(results.ratios.iter().any(|ratio| ratio.name.ends_with("encrypted_over_plain_links_20")));
         assert!(results.rows.iter().any(|row| row.params.get("links") == Some(&"not encrypted".into())));
     }
@@ -61,9 +61,9 @@ fn helper_cost_is_whole() {
         length: SHORT,
         tries: 1,
     };
-    let mut told = Vec::new();
-    let results = helper_cost::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
-    assert_whole(&results, &told, &["middle_cpu_us_per_round_trip", "server_cpu_us_per_request"]);
+    let mut output = Vec::new();
+    let results = helper_cost::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
+    assert_whole(&results, &output, &["middle_cpu_us_per_round_trip", "server_cpu_us_per_request"]);
     for other in ["nginx", "haproxy", "nutcracker"] {
         assert!(results.ratios.iter().any(|ratio| ratio.name == format!("kernel_over_{other}")), "{other}");
     }
@@ -83,9 +83,9 @@ fn loss_is_whole() {
         length: Duration::from_millis(600),
         tries: 1,
     };
-    let mut told = Vec::new();
-    let results = loss::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
-    assert_whole(&results, &told, &["p99_ms", "delayed_per_lost_packet", "segments_sent_again"]);
+    let mut output = Vec::new();
+    let results = loss::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
+    assert_whole(&results, &output, &["p99_ms", "delayed_per_lost_packet", "segments_sent_again"]);
 }
 
 #[test]
@@ -102,9 +102,9 @@ fn session_cost_is_whole() {
         length: SHORT,
         tries: 1,
     };
-    let mut told = Vec::new();
-    let results = session_cost::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
-    assert_whole(&results, &told, &["server_cpu_us_per_request", "wire_bytes_per_request"]);
+    let mut output = Vec::new();
+    let results = session_cost::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
+    assert_whole(&results, &output, &["server_cpu_us_per_request", "wire_bytes_per_request"]);
     for name in ["session_over_plain_batched_cpu", "session_direct_over_plain"] {
         assert!(results.ratios.iter().any(|ratio| ratio.name == name), "no ratio {name}");
     }
@@ -124,9 +124,9 @@ fn failover_is_whole() {
         after: Duration::from_millis(1_000),
         tries: 1,
     };
-    let mut told = Vec::new();
-    let results = failover::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
+    let mut output = Vec::new();
+    let results = failover::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
     let metrics =
         ["recovered_ms_kill", "recovered_ms_stop", "recovered_ms_cut", "throughput_per_s", "repeated"];
-    assert_whole(&results, &told, &metrics);
+    assert_whole(&results, &output, &metrics);
 }

@@ -1,4 +1,5 @@
-//! The demo as a whole, tiny: it needs root, memcached, and the `spillway` command and its shim built beside this test.
+//! Short runs of the demo. Needs root, memcached, and the `spillway` command and its shim in the directory of this
+//! test.
 
 mod support;
 
@@ -14,15 +15,15 @@ use spillway_bench::scene::Setting;
 use spillway_lab::browser::{View, look};
 use support::programs;
 
-/// A machine that compiles meanwhile is slow.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Long enough for a machine that compiles at the same time.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn directory(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("spillway-bench-{name}-{}", std::process::id()))
 }
 
-/// Namespaces, control groups and files of the demos of a process.
-fn leavings(pid: u32) -> Vec<String> {
+/// Namespaces, control groups and files that demos of process `pid` have created and not removed.
+fn leftovers(pid: u32) -> Vec<String> {
     let prefix = format!("spillway-demo-{pid}-");
     let mut found = Vec::new();
     for place in ["/run/netns", "/var/run/netns", "/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/tmp"] {
@@ -34,7 +35,7 @@ fn leavings(pid: u32) -> Vec<String> {
 }
 
 #[test]
-fn a_tiny_demo_is_whole_and_leaves_nothing() {
+fn a_short_demo_is_complete_and_leaves_nothing() {
     let programs = match programs(&["memcached"]) {
         Ok(programs) => programs,
         Err(why) => return println!("skipped: {why}"),
@@ -50,15 +51,15 @@ fn a_tiny_demo_is_whole_and_leaves_nothing() {
         report: directory.join("report.html"),
         ..Options::new(setting)
     };
-    let mut told = Vec::new();
-    let demo = demo::run(&options, &mut told).unwrap();
-    let told = String::from_utf8(told).unwrap();
+    let mut output = Vec::new();
+    let demo = demo::run(&options, &mut output).unwrap();
+    let output = String::from_utf8(output).unwrap();
     for check in &demo.results.checks {
-        assert!(check.ok, "{}: {}\n{told}", check.name, check.detail);
+        assert!(check.ok, "{}: {}\n{output}", check.name, check.detail);
     }
     let names: Vec<_> = demo.results.checks.iter().map(|check| check.name.as_str()).collect();
     assert_eq!(names, ["wrong", "lost", "resets", "not_moved", "all_moved"]);
-    assert!(told.contains("40 moved") && told.contains("0 wrong, 0 lost, 0 resets"), "{told}");
+    assert!(output.contains("40 moved") && output.contains("0 wrong, 0 lost, 0 resets"), "{output}");
     let html = fs::read_to_string(directory.join("report.html")).unwrap();
     assert!(html.contains("<svg") && !html.contains("http"));
     for view in View::ALL {
@@ -71,7 +72,7 @@ fn a_tiny_demo_is_whole_and_leaves_nothing() {
     let results: Results = serde_json::from_str(&results).unwrap();
     assert!(results.rows.iter().any(|row| row.metric == "messages_per_batch" && row.median > Some(0.0)));
     fs::remove_dir_all(directory).unwrap();
-    assert_eq!(leavings(std::process::id()), Vec::<String>::new());
+    assert_eq!(leftovers(std::process::id()), Vec::<String>::new());
 }
 
 #[test]
@@ -81,7 +82,7 @@ fn a_demo_that_is_interrupted_leaves_nothing() {
         Err(why) => return println!("skipped: {why}"),
     };
     let directory = directory("interrupted");
-    // Whatever these tests themselves are started with: a background job of a shell ignores SIGINT.
+    // Restore SIGINT's default action: the tests may run as a background job of a shell, which ignores SIGINT.
     let mut child = Command::new("env")
         .arg("--default-signal=INT")
         .arg(programs.lab)
@@ -103,29 +104,29 @@ fn a_demo_that_is_interrupted_leaves_nothing() {
         .unwrap();
     let pid = child.id();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    // The first second of the run: every host and process is there.
+    // In the first second of the run all hosts and processes exist.
     assert!(lines.any(|line| line.unwrap().contains("light load")), "the demo ended early");
-    assert!(!leavings(pid).is_empty(), "this test looks in the wrong places");
+    assert!(!leftovers(pid).is_empty(), "the demo runs, but `leftovers` finds none of its files");
     let pid_for_signal = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid_for_signal, rustix::process::Signal::INT).unwrap();
     let status = ended(&mut child);
-    assert!(!status, "an interrupted demo is no success");
-    let deadline = Instant::now() + PATIENCE;
-    while !leavings(pid).is_empty() && Instant::now() < deadline {
+    assert!(!status, "an interrupted demo must not exit with success");
+    let deadline = Instant::now() + TIMEOUT;
+    while !leftovers(pid).is_empty() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(leavings(pid), Vec::<String>::new());
+    assert_eq!(leftovers(pid), Vec::<String>::new());
     assert!(!directory.exists());
 }
 
-/// Waits for its end; whether it was a success.
+/// Waits for the end of a process. Returns whether it succeeded.
 fn ended(child: &mut Child) -> bool {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             return status.success();
         }
-        assert!(Instant::now() < deadline, "it does not end");
+        assert!(Instant::now() < deadline, "the demo did not end within {TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

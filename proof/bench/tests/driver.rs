@@ -1,4 +1,4 @@
-//! Links that an experiment drives itself, against the echo server.
+//! Links of the driver for cost experiments, with the echo server.
 
 use std::cell::Cell;
 use std::net::{SocketAddr, TcpListener};
@@ -10,10 +10,10 @@ use spillway_bench::driver::{LinkDriver, Links};
 use spillway_load::protocol::echo::Echo;
 use spillway_load::protocol::{Protocol, Request, Sent, Verdict};
 
-/// A machine that compiles meanwhile is slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Long enough for a machine that compiles at the same time.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Echoes that count the requests which have no reply yet.
+/// The echo protocol with a count of outstanding requests.
 struct Counted {
     echo: Echo,
     under_way: Rc<Cell<i64>>,
@@ -47,11 +47,11 @@ fn free_port() -> SocketAddr {
 }
 
 #[test]
-fn nothing_is_under_way_when_a_series_has_ended() {
+fn no_request_is_outstanding_after_a_series() {
     let key_file = std::env::temp_dir().join(format!("spillway-bench-driver-{}.key", std::process::id()));
     spillway_keys::write_new_key_file(&key_file).unwrap();
     let (plain, link) = (free_port(), free_port());
-    let words = [
+    let arguments = [
         "--listen",
         &plain.to_string(),
         "--link",
@@ -62,9 +62,9 @@ fn nothing_is_under_way_when_a_series_has_ended() {
         "127.0.0.0/8",
     ]
     .map(String::from);
-    // It serves until this process ends.
-    std::thread::spawn(move || spillway_bench::echo::serve(words.into_iter()));
-    let deadline = Instant::now() + PATIENCE;
+    // The server runs until this process ends.
+    std::thread::spawn(move || spillway_bench::echo::serve(arguments.into_iter()));
+    let deadline = Instant::now() + TIMEOUT;
     while std::net::TcpStream::connect(plain).is_err() {
         assert!(Instant::now() < deadline, "the echo server does not listen");
         std::thread::sleep(Duration::from_millis(10));

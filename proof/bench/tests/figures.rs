@@ -1,5 +1,6 @@
-//! The experiments that draw the paper's figures, tiny: that they end, check every byte and state their rows, not what the
-//! figures are. They need root, the peers, and the `spillway` command and its shim built beside this test.
+//! Short runs of the experiments that reproduce figures of the paper: they complete, every byte is right, and all rows
+//! are present; figures are not checked. Needs root, the peers, and the `spillway` command and its shim in the
+//! directory of this test.
 
 mod support;
 
@@ -25,10 +26,10 @@ fn load_latency_is_whole() {
         length: SHORT,
         tries: 1,
     };
-    let mut told = Vec::new();
-    let results = load_latency::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
-    assert_whole(&results, &told, &["p99_us", "pays_from_per_s", "pays_until_per_s"]);
-    // GET and SET, direct and helped, at each rate: at least these.
+    let mut output = Vec::new();
+    let results = load_latency::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
+    assert_whole(&results, &output, &["p99_us", "pays_from_per_s", "pays_until_per_s"]);
+    // At least GET and SET, direct and helped, at each of two rates.
     assert!(results.rows.len() >= 8, "{:?}", results.rows);
 }
 
@@ -47,9 +48,9 @@ fn payload_is_whole() {
         length: SHORT,
         tries: 1,
     };
-    let mut told = Vec::new();
-    let results = payload::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
-    assert_whole(&results, &told, &["messages_per_s", "crossing_bytes", "crossing_cpu_bytes"]);
+    let mut output = Vec::new();
+    let results = payload::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
+    assert_whole(&results, &output, &["messages_per_s", "crossing_bytes", "crossing_cpu_bytes"]);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "helped_over_direct_32768_at_50_percent"));
 }
 
@@ -71,10 +72,10 @@ fn helpers_are_whole() {
         spread_over: 2,
         ..helpers::Effort::full()
     };
-    let mut told = Vec::new();
-    let results = helpers::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
+    let mut output = Vec::new();
+    let results = helpers::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
     let metrics = ["goodput_per_helper", "helper_cpu_us_per_request", "max_over_mean_load"];
-    assert_whole(&results, &told, &metrics);
+    assert_whole(&results, &output, &metrics);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "goodput_per_helper_3_over_1"));
 }
 
@@ -93,9 +94,9 @@ fn table1_is_whole() {
         tries: 1,
         ..table1::Effort::full()
     };
-    let mut told = Vec::new();
-    let results = table1::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
-    assert_whole(&results, &told, &["goodput_gbit_per_s", "server_cpu_us_per_packet"]);
+    let mut output = Vec::new();
+    let results = table1::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
+    assert_whole(&results, &output, &["goodput_gbit_per_s", "server_cpu_us_per_packet"]);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "goodput_per_core_65536_over_64"));
 }
 
@@ -106,10 +107,10 @@ fn sidecar_is_whole() {
         Err(why) => return println!("skipped: {why}"),
     };
     let effort = sidecar::Effort { pairs: 1, settle: Duration::from_millis(50), length: SHORT, tries: 1 };
-    let mut told = Vec::new();
-    let results = sidecar::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
-    assert_whole(&results, &told, &["added_p50_us", "cpu_us_per_request"]);
-    // Three protocols.
+    let mut output = Vec::new();
+    let results = sidecar::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
+    assert_whole(&results, &output, &["added_p50_us", "cpu_us_per_request"]);
+    // One for each of three protocols.
     assert_eq!(results.rows.iter().filter(|row| row.metric == "added_p50_us").count(), 3);
 }
 
@@ -128,9 +129,9 @@ fn adaptive_is_whole() {
         length: SHORT,
         tries: 1,
     };
-    let mut told = Vec::new();
-    let results = adaptive::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
-    assert_whole(&results, &told, &["p99_us", "messages_per_batch", "batch_interval_us"]);
+    let mut output = Vec::new();
+    let results = adaptive::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
+    assert_whole(&results, &output, &["p99_us", "messages_per_batch", "batch_interval_us"]);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "best_over_adaptive_server_cpu"));
 }
 
@@ -151,7 +152,7 @@ fn activation_is_whole() {
         burst: s(1),
         step: SHORT,
     };
-    let mut told = Vec::new();
-    let results = activation::run_with(&Setting::new(programs), &effort, &mut told).unwrap();
-    assert_whole(&results, &told, &["threshold_per_s", "switches_per_client", "time_over_sla_ms"]);
+    let mut output = Vec::new();
+    let results = activation::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
+    assert_whole(&results, &output, &["threshold_per_s", "switches_per_client", "time_over_sla_ms"]);
 }

@@ -1,5 +1,5 @@
-//! The experiments of the user-level stack and a kernel as its peer, tiny: that they end, compare every byte and state their
-//! rows, not what the figures are. They need root.
+//! Short runs of the experiments with the user-level stack and a kernel as its peer: they complete, every byte is
+//! right, and all rows are present; figures are not checked. Needs root.
 
 mod support;
 
@@ -11,7 +11,7 @@ use spillway_bench::programs::Programs;
 use spillway_bench::scene::Setting;
 use support::assert_whole;
 
-/// Nothing here starts a `spillway` of its own.
+/// Settings without programs: these experiments start neither `spillway` nor `spillway-lab`.
 fn setting() -> Setting {
     Setting::new(Programs::in_directory(Path::new("")))
 }
@@ -32,10 +32,10 @@ fn tcp_interop_is_whole() {
     let short = Duration::from_millis(100);
     let effort =
         tcp_interop::Effort { rounds: 1, bulk: short, messages: short, ..tcp_interop::Effort::quick() };
-    let mut told = Vec::new();
-    let results = tcp_interop::run_with(&setting(), &effort, &mut told).unwrap();
+    let mut output = Vec::new();
+    let results = tcp_interop::run_with(&setting(), &effort, &mut output).unwrap();
     let metrics = ["bulk_bytes_per_s", "sent_again_percent", "round_trips_per_s", "p50_us", "loop_percent"];
-    assert_whole(&results, &told, &metrics);
+    assert_whole(&results, &output, &metrics);
     for work in ["bulk_over_linux", "round_trips_over_linux"] {
         for weather in ["", "_loss1", "_loss3", "_reordering"] {
             let name = format!("{work}{weather}");
@@ -57,9 +57,9 @@ fn gate_is_whole() {
         bulk_gates: 2,
         message_gates: 2,
     };
-    let mut told = Vec::new();
-    let results = gate::run_with(&setting(), &effort, &mut told).unwrap();
+    let mut output = Vec::new();
+    let results = gate::run_with(&setting(), &effort, &mut output).unwrap();
     let metrics = ["bulk_bytes_per_s", "round_trips_per_s", "p99_us", "sent_again_percent", "timeouts"];
-    assert_whole(&results, &told, &metrics);
+    assert_whole(&results, &output, &metrics);
     assert!(results.ratios.iter().any(|ratio| ratio.name == "bulk_over_open_gate_300ms"));
 }

@@ -1,4 +1,4 @@
-//! A link without any of the care that the product's own ends take: the handshake, and then whatever frames one likes.
+//! A link without the checks of the product's link library: the handshake, then any frames.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,26 +7,23 @@ use std::time::Duration;
 use spillway_auth::{Key, Prover, prove};
 use spillway_wire::preamble::{Hello, Role, Verdict, WELCOME_BYTES, Welcome, transcript};
 
-/// The link version that is spoken: the newest whose frames are not encrypted, so that they can be written by hand.
+/// The newest link version without encryption, so that attackers can write frames by hand.
 const VERSION: u8 = 3;
-/// How long the other end may take for the handshake.
-const PATIENCE: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An open link whose frames nobody reads.
+/// An open link that reads no frames.
 pub(super) struct RawLink {
     pub stream: TcpStream,
-    /// This end's address.
     pub local: SocketAddr,
-    /// The highest id that the other end allows.
+    /// The highest connection id that the target allows.
     pub connections_max: u32,
 }
 
 impl RawLink {
-    /// Opens a link as a client.
     pub fn open(target: SocketAddr, key: &Key) -> Result<RawLink, String> {
         let broken = |e: std::io::Error| format!("no link to {target}: {e}");
-        let mut stream = TcpStream::connect_timeout(&target, PATIENCE).map_err(broken)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
+        let mut stream = TcpStream::connect_timeout(&target, HANDSHAKE_TIMEOUT).map_err(broken)?;
+        stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT)).map_err(broken)?;
         let nonce = spillway_keys::fresh_nonce().map_err(|e| e.to_string())?;
         let hello =
             Hello { version_min: VERSION, version_max: VERSION, role: Role::Client, key: key.id(), nonce };

@@ -1,4 +1,4 @@
-//! A program whose standard error takes nothing: a pipe that is full because its reader is stuck, or one whose reader is gone.
+//! Runs a program whose standard error is a full pipe, or a pipe without a reader.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -7,19 +7,17 @@ use std::process::Command;
 use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// What is wrong with the pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Full, and its reader reads nothing.
     Full,
-    /// Without a reader.
+    /// The reading end is closed.
     Broken,
 }
 
-/// Runs a command with such a standard error, in the place of this process. Returns only when it cannot.
-pub(super) fn run(words: &[String], fault: Fault) -> Result<(), String> {
-    let words = words.strip_prefix(&["--".to_owned()]).unwrap_or(words);
-    let (program, arguments) = words.split_first().ok_or("which command?")?;
+/// Replaces this process by a command with such a standard error. Returns only an error: the command could not start.
+pub(super) fn run(command: &[String], fault: Fault) -> Result<(), String> {
+    let command = command.strip_prefix(&["--".to_owned()]).unwrap_or(command);
+    let (program, arguments) = command.split_first().ok_or("give a command to run")?;
     let failed = |e: rustix::io::Errno| format!("cannot make a pipe: {e}");
     let (reader, writer) = pipe_with(PipeFlags::empty()).map_err(failed)?;
     if fault == Fault::Full {
@@ -27,14 +25,14 @@ pub(super) fn run(words: &[String], fault: Fault) -> Result<(), String> {
         let mut pipe = std::fs::File::from(writer.try_clone().map_err(|e| e.to_string())?);
         let mut size = 4096;
         while size > 0 {
-            // Down to the last byte, or a short line would still fit.
+            // Fill the pipe to the last byte: a short line must not fit either.
             if pipe.write(&vec![b'.'; size]).is_err() {
                 size /= 2;
             }
         }
-        // The program must block where it does not take care.
+        // Blocking again: a program that writes without care must hang, not get EAGAIN.
         rustix::fs::fcntl_setfl(&writer, OFlags::empty()).map_err(failed)?;
-        // The reading end stays open in the program, which does not know of it.
+        // Leaves the reading end open across exec, so that the pipe is full and not broken.
         std::mem::forget(reader);
     } else {
         drop(reader);

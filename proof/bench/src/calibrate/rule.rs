@@ -1,4 +1,4 @@
-//! How large a server this machine can show: pure arithmetic over measured costs.
+//! Computes the server's capacity and quota for this machine from measured costs.
 
 use std::fmt;
 
@@ -7,37 +7,38 @@ use spillway_lab::Quota;
 use crate::ramp::Goodput;
 use crate::scene::Placement;
 
-/// The largest capacity, in requests a second: what a small memcached host serves. More would show nothing else.
+/// Largest capacity, in requests a second: that of a small memcached host. A larger one would show the same effects.
 pub const CAPACITY_MAX_PER_S: f64 = 4_000.0;
-/// Below this, batches within the SLA hold hardly more than one message, and help gains nothing.
+/// Below this, batches within the SLA contain little more than one message each, and helping gains nothing.
 pub const CAPACITY_MIN_PER_S: f64 = 1_000.0;
-/// The burst that the machine must carry, as a multiple of the capacity. The demo's burst is three times the capacity that a
-/// ramp finds, which may be a tenth above the one aimed at.
+/// The burst that the machine must carry, as a multiple of the capacity. The demo's burst is three times the capacity
+/// that its ramp finds, and that may exceed the expected capacity by a tenth.
 pub const BURST_TIMES: f64 = 3.3;
-/// The share of a core that everything on it may use in the burst.
+/// Largest share of a core that all hosts on it together may use in the burst.
 const CORE_SHARE_MAX: f64 = 0.8;
-/// The smallest quota, in percent of a core: its period is 20 ms. Longer ones would stall the server for too long.
+/// Smallest quota, in percent of a core; its period is 20 ms. A smaller quota needs a longer period, in which the
+/// server would stall for too long.
 const QUOTA_PERCENT_MIN: f64 = 5.0;
 
-/// What a ramp may find, as a part of the capacity aimed at; the burst of three times as much is then affordable.
+/// Accepted results of a ramp, as a multiple of the expected capacity; the machine then carries a burst of three times
+/// the result.
 const NEAR_ENOUGH: std::ops::RangeInclusive<f64> = 0.8..=BURST_TIMES / 3.0;
-/// A quota is made larger by this factor at most.
-const LARGER_AT_MOST: f64 = 1.5;
+const GROWTH_FACTOR_MAX: f64 = 1.5;
 
-/// CPU time for each request, in µs, as the accounts of each host state it.
+/// CPU time for each request, in µs, from the CPU account of each host.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Costs {
-    /// The server's, direct.
+    /// Cost of a direct request for the server.
     pub server_us: f64,
-    /// The helper's, in the burst.
+    /// Cost in the burst for the helper.
     pub helper_us: f64,
-    /// All clients', in the burst.
+    /// Cost in the burst for all clients together.
     pub clients_us: f64,
-    /// The bridge's, in the burst.
+    /// Cost in the burst for the bridge.
     pub bridge_us: f64,
 }
 
-/// This machine is too slow for the scene.
+/// The machine's capacity is below [`CAPACITY_MIN_PER_S`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct TooSlow {
     capacity_per_s: f64,
@@ -45,11 +46,11 @@ pub struct TooSlow {
 }
 
 impl Costs {
-    /// The largest capacity, in requests a second, for which a burst keeps every core below its share. `speed` is the share
-    /// of each core that the scene has: 1, unless the cores are slowed on purpose.
+    /// The largest capacity, in requests a second, for which a burst keeps every core below [`CORE_SHARE_MAX`]. `speed`
+    /// is the share of each core that the scene has: 1, unless the cores are slowed on purpose.
     pub fn capacity_per_s(&self, placement: &Placement, speed: f64) -> f64 {
         let hosts = [
-            // The server never has more than its quota, which is one capacity's worth.
+            // Even in the burst the quota limits the server to the cost of one capacity.
             (placement.server, self.server_us),
             (placement.helper, BURST_TIMES * self.helper_us),
             (placement.clients, BURST_TIMES * self.clients_us),
@@ -62,7 +63,7 @@ impl Costs {
         hosts.iter().map(|(core, _)| limit(*core)).fold(CAPACITY_MAX_PER_S, f64::min)
     }
 
-    /// The same, refused where it is too small to show anything.
+    /// [`Costs::capacity_per_s`], or an error if that is below [`CAPACITY_MIN_PER_S`].
     pub fn checked_capacity_per_s(&self, placement: &Placement, speed: f64) -> Result<f64, TooSlow> {
         let capacity_per_s = self.capacity_per_s(placement, speed);
         if capacity_per_s < CAPACITY_MIN_PER_S {
@@ -71,29 +72,29 @@ impl Costs {
         Ok(capacity_per_s)
     }
 
-    /// The quota under which the server serves so many requests a second.
+    /// The quota under which the server serves `capacity_per_s`.
     pub fn quota(&self, capacity_per_s: f64) -> Quota {
         let percent = (capacity_per_s * self.server_us / 1e4).max(QUOTA_PERCENT_MIN);
         Quota::percent((percent * 10.0).round() / 10.0)
     }
 }
 
-/// The quota of another try, after a ramp has found another capacity than the one aimed at; `None` if it is near enough.
+/// The corrected quota when a ramp found another capacity than the expected one; `None` if the result is near enough.
 ///
-/// Requests get cheaper as their rate rises, so the first quota can be too large, and then cores would be too busy. And where
-/// requests come unevenly, the quota is used up before its period is over: then it is too small for this capacity.
+/// The first quota can be too large, because requests cost less at higher rates: the burst would overload the cores. It
+/// can be too small, because an uneven load uses up the quota before the end of its period.
 pub fn corrected(quota: Quota, aimed_per_s: f64, found_per_s: f64) -> Option<Quota> {
-    let part = found_per_s / aimed_per_s;
-    if found_per_s <= 0.0 || NEAR_ENOUGH.contains(&part) {
+    let found_over_aimed = found_per_s / aimed_per_s;
+    if found_per_s <= 0.0 || NEAR_ENOUGH.contains(&found_over_aimed) {
         return None;
     }
-    let factor = (1.0 / part).min(LARGER_AT_MOST);
+    let factor = (1.0 / found_over_aimed).min(GROWTH_FACTOR_MAX);
     let percent = ((quota.percent_of_core * factor).max(QUOTA_PERCENT_MIN) * 10.0).round() / 10.0;
     (percent != quota.percent_of_core).then(|| Quota::percent(percent))
 }
 
-/// Whether a ramp ended far below the capacity aimed at without a failure of the server: what spoilt its steps was something
-/// else, so it says nothing about the quota.
+/// Whether a ramp ended far below the expected capacity although the server did not fail. The machine then disturbed
+/// the steps, and the result does not show whether the quota is right.
 pub fn is_disturbed(found: &Goodput, aimed_per_s: f64) -> bool {
     let kept_per_s = found.kept_per_s.unwrap_or(0.0);
     found.failed_per_s.is_none() && kept_per_s < NEAR_ENOUGH.start() * aimed_per_s
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// As seen on the usual machine, and on one that takes `times` as long for everything.
+    /// Costs measured on the development machine, multiplied by `times` for a slower one.
     fn costs(times: f64) -> Costs {
         Costs {
             server_us: 25.0 * times,
@@ -156,7 +157,7 @@ mod tests {
         // A helper that costs more than clients and bridge together, on the server's core.
         let heavy = Costs { helper_us: 100.0, ..costs(1.0) };
         assert!((heavy.capacity_per_s(&place, 1.0) - 800_000.0 / (25.0 + 330.0)).abs() < 1e-6);
-        // With a core for each the sums are apart.
+        // With four cores, clients and bridge no longer share one.
         assert!(costs(2.0).capacity_per_s(&Placement::on(4), 1.0) > twice * 1.3);
     }
 
@@ -172,18 +173,18 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_carries_less_than_the_least_is_refused_with_what_to_do() {
+    fn a_machine_below_the_minimum_is_refused_with_advice() {
         let refusal = costs(6.0).checked_capacity_per_s(&Placement::on(2), 1.0).unwrap_err().to_string();
-        for words in ["985 requests a second", "1000 are needed", "--capacity", "clients 162.0"] {
-            assert!(refusal.contains(words), "{words} in {refusal}");
+        for expected in ["985 requests a second", "1000 are needed", "--capacity", "clients 162.0"] {
+            assert!(refusal.contains(expected), "{expected} in {refusal}");
         }
         assert!(costs(5.9).checked_capacity_per_s(&Placement::on(2), 1.0).is_ok());
-        // What was not measured limits nothing, and is no division by zero.
+        // Costs of 0 were not measured: they set no limit and cause no division by zero.
         assert_eq!(Costs::default().capacity_per_s(&Placement::on(2), 1.0), CAPACITY_MAX_PER_S);
     }
 
     #[test]
-    fn a_quota_is_never_below_its_least_and_the_kernel_takes_it() {
+    fn a_quota_is_at_least_its_minimum_and_the_kernel_accepts_it() {
         let quota = costs(1.0).quota(300.0);
         assert_eq!((quota.percent_of_core, quota.period), (5.0, Duration::from_millis(20)));
         for capacity in [1_000.0, 1_879.0, 2_818.0, 3_375.0] {
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!(percent(3_200.0), Some(10.0));
         assert_eq!(percent(1_500.0), Some(21.3));
         assert_eq!(percent(200.0), Some(24.0), "by one half at most");
-        assert_eq!(percent(0.0), None, "a ramp that found nothing says nothing about quotas");
-        assert_eq!(corrected(Quota::percent(5.0), 1_000.0, 9_000.0), None, "there is no smaller one");
+        assert_eq!(percent(0.0), None, "a ramp without a result does not correct the quota");
+        assert_eq!(corrected(Quota::percent(5.0), 1_000.0, 9_000.0), None, "the quota is at its minimum");
     }
 }

@@ -1,4 +1,4 @@
-//! The demo as a page for somebody who has never heard of Spillway.
+//! The demo's HTML report, for readers who do not know Spillway.
 
 use crate::demo::{Demo, summary};
 use crate::measure::Used;
@@ -7,12 +7,11 @@ use crate::report::{Chart, Page, Series};
 use crate::scenario::Sample;
 use crate::table::{grouped, milliseconds};
 
-/// Width of the points of latency curves: enough requests for a p99.
+/// Time covered by one point of a latency curve: long enough for a p99.
 const POINT_MS: u64 = 500;
-/// CPU and replies are drawn over so many samples, for the kernel books CPU time in ticks of some ms.
-const SAMPLES_A_POINT: usize = 2;
+/// Samples averaged for one point of CPU and reply curves: the kernel accounts CPU time in ticks of some ms.
+const SAMPLES_PER_POINT: usize = 2;
 
-/// The whole page.
 pub(super) fn page(demo: &Demo) -> Page {
     let run = &demo.run;
     Page {
@@ -141,17 +140,17 @@ fn rates(demo: &Demo) -> Chart {
 }
 
 fn cpu(demo: &Demo) -> Chart {
-    type Part = fn(&Used) -> f64;
-    let hosts: [(&str, Part); 5] = [
+    type CpuSeconds = fn(&Used) -> f64;
+    let hosts: [(&str, CpuSeconds); 5] = [
         ("server (program and interface)", |used| used.server_s()),
         ("of that, its interface", |used| used.server_interface_s),
         ("helper", |used| used.helper_s),
         ("clients", |used| used.clients_s),
         ("bridge", |used| used.bridge_s),
     ];
-    let series = hosts.map(|(name, part)| Series {
+    let series = hosts.map(|(name, cpu_s)| Series {
         name: name.into(),
-        points: by_samples(&demo.run.samples, |used, _| used.percent(part(used))),
+        points: by_samples(&demo.run.samples, |used, _| used.percent(cpu_s(used))),
         dashed: name.starts_with("of that"),
     });
     let quota =
@@ -186,7 +185,7 @@ fn batches(demo: &Demo) -> Chart {
     }
 }
 
-/// A curve over samples, some of which make a point. What lies after the end of the run is left out.
+/// A curve with one point for each [`SAMPLES_PER_POINT`] samples; an incomplete last group is dropped.
 fn by_samples(samples: &[Sample], value: impl Fn(&Used, u64) -> f64) -> Vec<(f64, f64)> {
     let point = |some: &[Sample]| {
         let mut sum = (Used::default(), 0);
@@ -197,7 +196,7 @@ fn by_samples(samples: &[Sample], value: impl Fn(&Used, u64) -> f64) -> Vec<(f64
         let middle_ms = (some[0].from_ms + some[some.len() - 1].to_ms) as f64 / 2.0;
         (middle_ms / 1000.0, value(&sum.0, sum.1))
     };
-    samples.chunks(SAMPLES_A_POINT).filter(|some| some.len() == SAMPLES_A_POINT).map(point).collect()
+    samples.chunks(SAMPLES_PER_POINT).filter(|some| some.len() == SAMPLES_PER_POINT).map(point).collect()
 }
 
 fn figures(demo: &Demo) -> crate::table::Table {
@@ -288,7 +287,7 @@ mod tests {
     #[test]
     fn the_page_shows_the_run() {
         let html = page(&example()).html();
-        for words in [
+        for expected in [
             "<b>310 ms</b>p99 in the burst, direct",
             "<b>0.4 ms</b>p99 in the same burst, once relieved",
             "<b>143 ms</b>to move all 660 connections",
@@ -300,7 +299,7 @@ mod tests {
             "wrong, lost, reset",
             "relief on, 660 moved in 143 ms",
         ] {
-            assert!(html.contains(words), "{words}");
+            assert!(html.contains(expected), "{expected}");
         }
         assert!(!html.contains("NaN"));
         assert_eq!(html.matches("<svg").count(), 4);

@@ -1,4 +1,4 @@
-//! The demo in the terminal, and its figures as results.
+//! The demo's terminal output, and its figures as results.
 
 use crate::demo::Demo;
 use crate::results::{Check, Row};
@@ -6,9 +6,8 @@ use crate::scenario::{Plan, Relieved, Second};
 use crate::scene::Setting;
 use crate::table::{Table, grouped, milliseconds, number};
 
-/// Where everything runs.
 pub(super) fn placement(setting: &Setting) -> String {
-    let mut text = setting.placement.words();
+    let mut text = setting.placement.description();
     if setting.placement.server == setting.placement.helper {
         text.push_str(
             " (sharing a core makes the server's wake-ups a little cheaper than on a machine of its own)",
@@ -62,7 +61,7 @@ fn line(at: &str, what: &str, offered: &str, on_time: &str, p99: &str, server: &
     format!("{at:>4}  {what:<32} {offered:>9} {on_time:>8} {p99:>10} {server:>8} {helper:>7}")
 }
 
-/// Never 100 % where anything was late.
+/// Formats a share; rounds 99.x % down, so that `100 %` means that nothing was late.
 fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if percent > 99.0 && percent < 100.0 {
@@ -71,39 +70,38 @@ fn percent(share: f64) -> String {
     format!("{percent:.0} %")
 }
 
-/// A part of the run with a name, in ms.
-struct Part {
-    what: String,
+/// A phase of the run: one row of the final table.
+struct Phase {
+    name: String,
     from_ms: u64,
     to_ms: u64,
 }
 
-/// The parts of the final table: the relief itself has its own line.
-fn parts(run: &Relieved) -> Vec<Part> {
+/// The phases of the run; relief is a phase of its own.
+fn phases(run: &Relieved) -> Vec<Phase> {
     let Plan { burst_ms, decision_ms, over_ms, back_ms, end_ms, .. } = run.plan;
-    let part = |what: &str, from_ms: u64, to_ms: u64| Part { what: what.into(), from_ms, to_ms };
+    let phase = |name: &str, from_ms: u64, to_ms: u64| Phase { name: name.into(), from_ms, to_ms };
     let moved = match (run.moved(), run.moved_ms()) {
         (Some(moved), Some(ms)) => format!("relief on, {} moved in {ms:.0} ms", moved.connections),
         (Some(moved), None) => {
             format!("relief on, {} of {} moved", moved.first_replies_us.len(), moved.connections)
         }
-        (None, _) => "relief on, nobody moved".into(),
+        (None, _) => "relief on, 0 moved".into(),
     };
     let relieved_ms = run.relief_ms().map_or(over_ms, |ms| decision_ms + ms);
-    let mut parts = vec![
-        part("light load", 0, burst_ms),
-        part("burst", burst_ms, decision_ms),
-        part(&moved, decision_ms, relieved_ms.max(decision_ms + 100)),
+    let mut phases = vec![
+        phase("light load", 0, burst_ms),
+        phase("burst", burst_ms, decision_ms),
+        phase(&moved, decision_ms, relieved_ms.max(decision_ms + 100)),
     ];
     if relieved_ms < over_ms {
-        parts.push(part("relieved", relieved_ms, over_ms));
+        phases.push(phase("relieved", relieved_ms, over_ms));
     }
-    parts.push(part("burst over", over_ms, back_ms));
-    parts.push(part("clients direct again", back_ms, end_ms));
-    parts
+    phases.push(phase("burst over", over_ms, back_ms));
+    phases.push(phase("clients direct again", back_ms, end_ms));
+    phases
 }
 
-/// The final table.
 pub(super) fn table(demo: &Demo) -> Table {
     let run = &demo.run;
     let head = [
@@ -117,7 +115,7 @@ pub(super) fn table(demo: &Demo) -> Table {
         "messages a batch",
     ];
     let mut table = Table::new(head).first_right().left(1);
-    for Part { what, from_ms, to_ms } in parts(run) {
+    for Phase { name, from_ms, to_ms } in phases(run) {
         let span = run.span((from_ms, to_ms));
         let (used, _) = run.between(from_ms, to_ms);
         let seconds = (to_ms - from_ms) as f64 / 1000.0;
@@ -126,7 +124,7 @@ pub(super) fn table(demo: &Demo) -> Table {
         };
         table.row([
             format!("{:.1}", from_ms as f64 / 1000.0),
-            what,
+            name,
             grouped(span.offered as f64 / seconds),
             percent(span.on_time_share(run.sla_us)),
             milliseconds(span.p99_us(), "unanswered"),
@@ -138,7 +136,7 @@ pub(super) fn table(demo: &Demo) -> Table {
     table
 }
 
-/// What the run comes to, in a few lines.
+/// The text after the run: table, relief time, failures, costs and notes.
 pub(super) fn text(demo: &Demo) -> String {
     let run = &demo.run;
     let mut lines = vec![table(demo).to_string()];
@@ -158,7 +156,7 @@ pub(super) fn text(demo: &Demo) -> String {
     lines.join("\n")
 }
 
-/// How long the relief took, against what arithmetic allows.
+/// The relief time, and the time that the backlog alone takes to drain.
 pub(super) fn relief_line(demo: &Demo) -> String {
     let floor = demo.run.drain_floor_ms(demo.helped_per_s);
     let floor = floor.map_or("a backlog that even help does not drain".into(), |ms| {
@@ -170,20 +168,20 @@ pub(super) fn relief_line(demo: &Demo) -> String {
     }
 }
 
-/// What a request cost each host, direct and helped.
+/// CPU time of each host for a request, direct and helped.
 fn costs(run: &Relieved) -> String {
-    let words = |(from_ms, to_ms): (u64, u64)| {
+    let cpu_us = |(from_ms, to_ms): (u64, u64)| {
         let (used, replies) = run.between(from_ms, to_ms);
         used.us_per_request(replies).map(|(host, us)| format!("{host} {us:.1}")).join(", ")
     };
     format!(
         "CPU µs a request: direct at light load {}; helped in the burst {}",
-        words(run.light()),
-        words(run.relieved())
+        cpu_us(run.light()),
+        cpu_us(run.relieved())
     )
 }
 
-/// What must be known before the figures are believed.
+/// Reservations about the run's figures.
 pub(super) fn warnings(demo: &Demo) -> Vec<String> {
     let mut warnings: Vec<String> = demo
         .run
@@ -196,7 +194,7 @@ pub(super) fn warnings(demo: &Demo) -> Vec<String> {
     warnings
 }
 
-/// States the run as rows and checks.
+/// Writes the run into `demo.results` as rows and checks.
 pub(super) fn fill(demo: &mut Demo) {
     let run = &demo.run;
     let spoilt = run.spoilt(demo.setting.quota);
@@ -219,7 +217,7 @@ pub(super) fn fill(demo: &mut Demo) {
         let (used, replies) = run.between(window.0, window.1);
         let p99_ms = span.p99_us().map(|us| us as f64 / 1000.0);
         let p99 = Row::new(system, "p99_ms", "ms", &one(p99_ms)).param("phase", phase);
-        // A percentile among the unanswered is a finding, not a lack of one.
+        // A p99 among unanswered requests is a finding: the row has no value, but stays valid with a note.
         rows.push(if p99_ms.is_none() { p99.note("it falls among requests without a reply") } else { p99 });
         rows.push(
             Row::new(system, "on_time_percent", "%", &[100.0 * span.on_time_share(run.sla_us)])
@@ -244,7 +242,7 @@ pub(super) fn fill(demo: &mut Demo) {
         row.params.insert("connections".into(), demo.setting.connections.into());
     }
     let moved_all = run.moved_ms().is_some();
-    let moved = run.moved().map_or("nobody was moved".into(), |m| {
+    let moved = run.moved().map_or("no connection was moved".into(), |m| {
         format!("{} of {} had a reply through the helper", m.first_replies_us.len(), m.connections)
     });
     demo.results.rows = rows;
@@ -258,10 +256,10 @@ mod tests {
     use crate::demo::tests::example;
 
     #[test]
-    fn the_final_text_tells_the_story() {
+    fn the_final_text_has_phases_relief_and_failures() {
         let demo = example();
         let text = text(&demo);
-        for words in [
+        for expected in [
             "light load",
             "relief on, 660 moved in 143 ms",
             "relieved",
@@ -271,35 +269,35 @@ mod tests {
             "0 wrong, 0 lost, 0 resets of 288 000 replies",
             "310 ms",
         ] {
-            assert!(text.contains(words), "{words} in\n{text}");
+            assert!(text.contains(expected), "{expected} in\n{text}");
         }
         assert!(!text.contains("NOTE"), "{text}");
     }
 
     #[test]
-    fn a_spoilt_run_is_told_of() {
+    fn a_spoilt_run_has_a_note() {
         let mut demo = example();
         demo.run.samples.iter_mut().for_each(|sample| sample.used.stolen_s = 0.1);
         fill(&mut demo);
         assert!(text(&demo).contains("NOTE: this run is spoilt"));
         let moved = demo.results.rows.iter().find(|row| row.metric == "moved_ms").unwrap();
         assert!(!moved.valid && moved.median == Some(143.0));
-        assert!(demo.passed(), "slowness fails nothing");
+        assert!(demo.passed(), "a spoilt run fails no check");
     }
 
     #[test]
-    fn live_lines_say_what_happens_and_stay_in_their_columns() {
+    fn live_lines_name_events_and_keep_their_columns() {
         let demo = example();
         let plan = &demo.run.plan;
         let second = |at_s: u64, helped: u32| Second { at_s, helped, offered: 9_000, ..Second::default() };
-        for (second, words) in [
+        for (second, expected) in [
             (second(0, 0), "light load"),
             (second(6, 0), "burst"),
             (second(14, 655), "relief on, 655 moved"),
             (second(26, 660), "burst over"),
             (second(27, 3), "back, 3 still helped"),
         ] {
-            assert!(live(plan, &second).contains(words), "{words}");
+            assert!(live(plan, &second).contains(expected), "{expected}");
         }
         let width = |text: &str| text.chars().count();
         let head = line("t/s", "what happens", "offered/s", "on time", "p99", "server", "helper");
@@ -311,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn results_name_the_issues_rows() {
+    fn results_contain_the_required_rows() {
         let demo = example();
         for metric in
             ["moved_ms", "relief_ms", "drain_floor_ms", "total_cpu_us_per_request", "messages_per_batch"]

@@ -1,4 +1,4 @@
-//! Experiments on batches: servers relieved by helpers (PostMan).
+//! Experiments on batching helpers (PostMan).
 
 pub mod adaptive;
 pub mod attacks;

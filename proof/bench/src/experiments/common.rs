@@ -1,4 +1,4 @@
-//! What several experiments share.
+//! Code shared by several experiments.
 
 pub(super) mod curves;
 pub(super) mod rates;

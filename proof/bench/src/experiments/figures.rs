@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use crate::experiments::all;
 
-    /// Every figure and table with measurements: 24 in all.
+    /// Every figure and table with measurements, 24 in all.
     const PAPERS: [(Paper, &[&str]); 4] = [
         (Paper::PostMan, &["T1", "F4", "F5", "F6", "F7", "F8", "F9", "F10", "F11", "F12"]),
         (Paper::Prism, &["T1", "F2", "F9", "F10", "F11", "F12", "F13"]),

@@ -1,4 +1,4 @@
-//! Experiments on sessions: clients whose connections survive helpers and move by themselves.
+//! Experiments on sessions, which outlive a helper and may move by their own policy.
 
 pub mod activation;
 pub mod failover;

@@ -1,4 +1,4 @@
-//! Experiments on the user-level TCP stack, and on the kernel's where the stack depends on its behaviour.
+//! Experiments on the user-level TCP stack, and on the behaviour of kernel peers on which the stack depends.
 
 pub mod gate;
 mod kernel_peer;

@@ -1,22 +1,22 @@
-//! The page around the charts: what was done, what came out, how to read it.
+//! The page around the charts: introduction, outcome, tables, definitions.
 
 use std::fmt::Write;
 
 use super::svg::{Chart, Phase, escape};
 use crate::table::Table;
 
-/// Everything on the page, from top to bottom.
+/// The contents of the page, from top to bottom.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
     /// The heading.
     pub title: String,
-    /// Paragraphs that tell a stranger what was done.
+    /// Paragraphs that explain the run to a reader who does not know Spillway.
     pub introduction: Vec<String>,
-    /// The outcome: a figure and what it is, most important first.
+    /// The outcome: a figure and its meaning, most important first.
     pub outcome: Vec<(String, String)>,
-    /// What must be known before the figures are believed, such as a spoilt run.
+    /// Reservations about the figures, such as a spoilt run.
     pub warnings: Vec<String>,
-    /// Whether the figures of the outcome must not be cited: they are shown grey.
+    /// Whether the figures of the outcome must not be cited; they are then grey and struck out.
     pub is_spoilt: bool,
     /// The phases of the run.
     pub phases: Vec<Phase>,
@@ -26,13 +26,13 @@ pub struct Page {
     pub charts: Vec<Chart>,
     /// Tables with a heading.
     pub tables: Vec<(String, Table)>,
-    /// What the words mean.
+    /// Terms and their definitions.
     pub definitions: Vec<(String, String)>,
-    /// Where and with what it ran.
+    /// Machine and settings of the run.
     pub setting: Vec<(String, String)>,
 }
 
-/// Colours and measures. Every colour is a variable, set once for light and once for dark.
+/// The style sheet. Every colour is a variable with a value for light and one for dark mode.
 const STYLE: &str = "
 :root { color-scheme: light dark; --ink: #1c2430; --soft: #5a6675; --paper: #ffffff; --card: #f4f6f9; --grid: #dde3ea;
   --p0: #eef2f7; --p1: #e2e9f2; --limit: #b42318; --s0: #1769aa; --s1: #c2570c; --s2: #2c7a3f; --s3: #7a3fa0; --s4: #6b7280;
@@ -75,7 +75,7 @@ dd { margin: 0; overflow-wrap: anywhere; }
 ";
 
 impl Page {
-    /// The whole file.
+    /// The HTML file.
     pub fn html(&self) -> String {
         let mut page = format!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -115,14 +115,13 @@ impl Page {
         for (heading, table) in &self.tables {
             let _ = write!(page, "<h2>{}</h2>\n{}", escape(heading), html_table(table));
         }
-        list(&mut page, "What the words mean", &self.definitions);
+        list(&mut page, "Definitions", &self.definitions);
         list(&mut page, "Where this ran", &self.setting);
         page.push_str("</body>\n</html>\n");
         page
     }
 }
 
-/// The text with a capital letter in front.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_needs_nothing_else() {
+    fn the_page_refers_to_no_other_file() {
         let html = page().html();
         for outside in
             ["http:", "https:", "//", "src=", "href=", "url(", "@import", "<script", "<link", "<img"]
@@ -207,9 +206,9 @@ mod tests {
     }
 
     #[test]
-    fn everything_given_is_on_the_page() {
+    fn all_contents_are_on_the_page() {
         let html = page().html();
-        for word in [
+        for expected in [
             "A burst, relieved",
             "What was done.",
             "Spoilt",
@@ -219,7 +218,7 @@ mod tests {
             "Linux",
             "helped",
         ] {
-            assert!(html.contains(word), "{word}");
+            assert!(html.contains(expected), "{expected}");
         }
     }
 

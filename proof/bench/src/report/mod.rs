@@ -1,4 +1,4 @@
-//! A run as one HTML file that needs nothing else: no script, no font, no network.
+//! A run as one self-contained HTML file: without scripts, external fonts, or network requests.
 
 mod html;
 mod svg;

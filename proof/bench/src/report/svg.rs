@@ -1,58 +1,56 @@
-//! Charts over time as inline SVG. Colours come from the page's style, so light and dark both work.
+//! Charts over time as inline SVG. Colours come from the page's style sheet, for light and dark mode.
 
 use std::fmt::Write;
 
 /// Size of the drawing, in SVG units; the page scales it.
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 280.0;
-/// Room for labels.
 const LEFT: f64 = 74.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 40.0;
-/// More points than pixels are not drawn.
+/// Longer lines are thinned: more points than pixels are not visible.
 const POINTS_MAX: usize = 4_000;
 
 /// A chart over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
-    /// What it shows.
+    /// The heading above the chart.
     pub title: String,
-    /// One or two sentences on how to read it.
+    /// One or two sentences on how to read the chart.
     pub caption: String,
-    /// What the vertical axis is, with its unit.
+    /// Label of the vertical axis, with its unit.
     pub axis: String,
     /// Whether the vertical axis is logarithmic.
     pub log: bool,
     /// Horizontal lines with a name, such as the SLA.
     pub lines: Vec<(String, f64)>,
-    /// What is drawn.
+    /// The lines of the chart.
     pub series: Vec<Series>,
 }
 
-/// A part of the run, shaded in every chart.
+/// A phase of the run, shaded in every chart.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Phase {
-    /// What happened.
+    /// Label of the phase.
     pub name: String,
-    /// Where it begins, in seconds.
+    /// Start, in seconds.
     pub from_s: f64,
-    /// Where it ends, in seconds.
+    /// End, in seconds.
     pub to_s: f64,
 }
 
 /// One line of a chart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Seconds and values, seconds ascending. A value that is not finite breaks the line.
+    /// Seconds and values, in ascending order of seconds. A value that is not finite interrupts the line.
     pub points: Vec<(f64, f64)>,
     /// Drawn with dashes.
     pub dashed: bool,
 }
 
-/// The vertical axis: from where to where, and where it is marked.
 struct Scale {
     low: f64,
     high: f64,
@@ -178,7 +176,7 @@ impl Chart {
         svg
     }
 
-    /// The legend, as HTML; empty for a single line.
+    /// The legend as HTML; empty for a single line.
     pub fn legend(&self) -> String {
         if self.series.len() < 2 {
             return String::new();
@@ -257,12 +255,12 @@ mod tests {
     }
 
     #[test]
-    fn scales_cover_what_is_drawn() {
+    fn scales_cover_all_values() {
         let scale = Scale::new(&chart(true, &[(0.0, 0.4), (1.0, 310.0)]));
         assert_eq!((scale.low, scale.high), (0.1, 1000.0));
         assert_eq!(scale.marks(), [0.1, 1.0, 10.0, 100.0, 1000.0]);
         assert!(scale.y(310.0) < scale.y(0.4));
-        assert_eq!(scale.y(0.0), scale.y(0.1), "what a logarithm cannot show lies at the bottom");
+        assert_eq!(scale.y(0.0), scale.y(0.1), "0 has no logarithm and is drawn at the bottom");
         let scale = Scale::new(&chart(false, &[(0.0, 0.0), (1.0, 9_600.0)]));
         assert_eq!(scale.marks(), [0.0, 2_000.0, 4_000.0, 6_000.0, 8_000.0, 10_000.0]);
         let empty = Scale::new(&Chart { lines: Vec::new(), ..chart(false, &[]) });

@@ -1,5 +1,4 @@
-//! An echo server on the server's host: whatever it is sent goes back, with no application behind. It stands on the
-//! server library, for plain clients and for links.
+//! An echo server on the server's host, built on the server library, for plain clients and for links.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -10,16 +9,15 @@ use super::Stage;
 use crate::error::Error;
 use crate::served::{CLIENTS, runs};
 
-/// How long it may take until it listens.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
 /// A running echo server. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct Echo {
     process: Process,
-    /// For plain clients.
+    /// The ordinary port.
     pub plain: SocketAddr,
-    /// For helpers, and for clients of the library.
+    /// The link port.
     pub link: SocketAddr,
 }
 
@@ -49,7 +47,7 @@ impl Stage {
 }
 
 impl Echo {
-    /// Fails if it has ended.
+    /// Fails if the server has ended.
     pub fn check(&mut self) -> Result<(), Error> {
         runs(&mut self.process, "the echo server")
     }

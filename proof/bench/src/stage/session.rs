@@ -1,4 +1,4 @@
-//! Clients of one server, helper or proxy, and what their requests cost everybody.
+//! Clients of one server, helper or proxy, and the CPU costs of their requests on all hosts.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use spillway_load::report::Report;
 
 use super::{Helper, Stage, process_cpu};
 use crate::error::Error;
-use crate::generator::{BIN_MS, Clients, Generators, Order, TOLD_AFTER, Traffic};
+use crate::generator::{BIN_MS, BIN_REPORT_DELAY, Clients, Generators, Order, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{Step, Used, again, spoilt_by, stopped};
 use crate::relief::Span;
@@ -17,27 +17,28 @@ pub struct Session<'a> {
     stage: &'a Stage,
     generators: Generators,
     closed: bool,
-    /// See [`Session::watch`].
+    /// Process id, see [`Session::watch`].
     watched: Option<u32>,
 }
 
-/// What was seen while something was offered.
+/// Results of one measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Taken {
     /// Requests and CPU time.
     pub step: Step,
-    /// The server's cable.
+    /// Traffic on the server's cable.
     pub wire: Wire,
-    /// CPU time of the process that is watched.
+    /// CPU time of the watched process.
     pub watched: Duration,
 }
 
-/// What an interface has carried, both ways.
+/// Counters of an interface, both directions together. A segment that the interface splits counts once, with one set of
+/// headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wire {
-    /// Bytes: a segment that the interface splits has its headers counted once.
+    /// Bytes sent and received.
     pub bytes: u64,
-    /// Packets, likewise.
+    /// Packets sent and received.
     pub packets: u64,
 }
 
@@ -50,34 +51,34 @@ impl Wire {
     }
 }
 
-/// What requests cost, and how long they took.
+/// Costs and latencies of requests.
 #[derive(Clone, Debug, Default)]
 pub struct Cost {
-    /// Bytes on the cable of the server's host, both ways, as its interface counts them: a segment that the interface
-    /// splits has its headers counted once. 0 where nobody looked.
+    /// [`Wire::bytes`] on the cable of the server's host; 0 if not measured.
     pub wire_bytes: u64,
-    /// CPU time of everybody.
+    /// CPU time of all hosts.
     pub used: Used,
-    /// Requests with a right reply.
+    /// Requests with a correct reply.
     pub requests: u64,
-    /// How long they took; empty where nobody looked.
+    /// Latencies; empty if not measured.
     pub span: Span,
-    /// Why this shows nothing, if so.
+    /// Why the measurement is not valid.
     pub spoilt: Option<String>,
 }
 
 impl Cost {
-    /// CPU time of the server's host for each request, in µs: process and interface.
+    /// CPU time of the server's host, process and interface, for each request in µs. NaN without requests, like the
+    /// following.
     pub fn server_us(&self) -> f64 {
         self.each(self.used.server_s())
     }
 
-    /// Of the middle host, likewise.
+    /// CPU time of the helpers' hosts for each request, in µs.
     pub fn middle_us(&self) -> f64 {
         self.each(self.used.helper_s)
     }
 
-    /// Of all hosts and the bridge.
+    /// CPU time of all hosts and the bridge for each request, in µs.
     pub fn total_us(&self) -> f64 {
         let used = &self.used;
         self.each(used.server_s() + used.helper_s + used.clients_s + used.bridge_s)
@@ -110,7 +111,8 @@ impl<'a> Session<'a> {
         Ok(Session { stage, generators, closed: traffic.closed, watched: None })
     }
 
-    /// Moves every connection to the helpers; they need requests to move by, which a closed loop has anyway.
+    /// Moves every connection to the helpers. A move ends with a reply, so an open loop gets `rate_per_s`; a closed
+    /// loop ignores the rate.
     pub fn move_to_helper(&mut self, rate_per_s: f64) -> Result<(), Error> {
         if !self.closed {
             self.generators.order(&Order::Rate(rate_per_s))?;
@@ -118,17 +120,18 @@ impl<'a> Session<'a> {
         self.generators.move_to_helper().map(drop)
     }
 
-    /// Tells the CPU time of this process beside that of hosts.
+    /// Also measures the CPU time of process `pid` from now on.
     pub fn watch(&mut self, pid: u32) {
         self.watched = Some(pid);
     }
 
-    /// Its generators.
+    /// The load generators of this session.
     pub fn generators(&mut self) -> &mut Generators {
         &mut self.generators
     }
 
-    /// Offers a rate (which a closed loop passes over), waits, and measures for so long. Nobody has judged it.
+    /// Offers a rate, which a closed loop ignores, waits for `settle`, and measures for `length`. Does not check
+    /// whether the measurement is valid.
     pub fn step<'h, H>(
         &mut self,
         rate_per_s: f64,
@@ -154,14 +157,14 @@ impl<'a> Session<'a> {
         let (after, replies) = (self.stage.last_snapshot(helpers)?, self.generators.answered() - answered);
         let wire = self.stage.wire()?.since(&wire_before);
         let watched = watched().saturating_sub(watched_before);
-        std::thread::sleep(TOLD_AFTER);
+        std::thread::sleep(BIN_REPORT_DELAY);
         self.generators.check()?;
         let bins = self.generators.bins(from_ms, to_ms);
         let step = Step::new(rate_per_s, &bins, after.since(&before), replies);
         Ok(Taken { step, wire, watched })
     }
 
-    /// The same, judged as what everybody must serve.
+    /// Measures like [`Session::step`], and checks whether the measurement is valid and all requests were served.
     pub fn measure(
         &mut self,
         rate_per_s: f64,
@@ -171,7 +174,7 @@ impl<'a> Session<'a> {
     ) -> Result<Cost, Error> {
         let Taken { step, wire, .. } = self.step(rate_per_s, settle, length, helper)?;
         let Step { span, used, lag_p99_us, .. } = step;
-        // In a closed loop clients are as busy as they can be, and never late.
+        // In a closed loop, busy clients are normal, and requests have no due time that they could lag behind.
         let judged = if self.closed { Used { clients_s: 0.0, ..used } } else { used };
         let lag_us = if self.closed { 0 } else { lag_p99_us };
         let unserved = (span.served as f64) < 0.99 * span.offered as f64;
@@ -182,7 +185,7 @@ impl<'a> Session<'a> {
         Ok(Cost { wire_bytes: wire.bytes, used, requests: span.served, span, spoilt })
     }
 
-    /// The same, done again when it was spoilt, at most `times` in all.
+    /// Measures like [`Session::measure`], and repeats a spoilt measurement; at most `times` attempts.
     pub fn measure_again(
         &mut self,
         rate_per_s: f64,
@@ -194,21 +197,22 @@ impl<'a> Session<'a> {
         again(times, || self.measure(rate_per_s, settle, length, helper), |cost| cost.spoilt.is_none())
     }
 
-    /// Ends the clients and counts.
+    /// Stops the clients and returns their counts.
     pub fn finish(self) -> Result<Tally, Error> {
         let mut tally = Tally::default();
         tally.add_report(&self.report()?);
         Ok(tally)
     }
 
-    /// Ends the clients and tells everything they saw.
+    /// Stops the clients and returns their whole report.
     pub fn report(self) -> Result<Report, Error> {
         self.generators.finish()
     }
 }
 
 impl Stage {
-    /// What `work`, done again and again for so long, costs; it returns how many requests it was. Nobody else is at work.
+    /// Measures the cost of repeated calls of `work` over `length`, after `settle`. `work` returns its number of
+    /// requests. No other clients may run.
     pub(crate) fn cost_of<E: std::fmt::Display>(
         &self,
         settle: Duration,

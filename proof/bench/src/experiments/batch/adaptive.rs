@@ -1,9 +1,8 @@
-//! When batches go: policies under a load that goes up and down (PostMan, Figure 12), judged by p99 and by the server's
-//! CPU time together.
+//! Batch policies under a load that rises and falls (PostMan, Figure 12), compared by p99 and server CPU time together.
 //!
-//! One server with a quota under the shim, a helper for each policy, all with the same bound on waiting. Each round is a
-//! seed of its own: its keys, and when which client asks. In a round every policy has the whole course once, in turning
-//! order. The first rounds choose the best policy, the others judge it.
+//! One server with a quota and the shim, and a helper for each policy. Each round has its own seed, for keys and
+//! request times, and runs the whole course once with every policy, in rotating order. The first rounds choose the best
+//! policy; the others measure it.
 
 mod findings;
 
@@ -15,17 +14,17 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{say, spoilt_words, turns};
-use crate::generator::{Clients, TOLD_AFTER, Traffic};
+use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
+use crate::generator::{BIN_REPORT_DELAY, Clients, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{QUOTA_SHARE_MAX, Step, again, spoilt_by, stopped};
 use crate::results::Results;
-use crate::scene::{Setting, quota_words};
+use crate::scene::{Setting, quota_text};
 use crate::stage::{Helper, HelperKind, Pair, QUOTA, Session, Stage, space_of};
 use crate::table::milliseconds;
 
-/// As helpers call them, with the bound on waiting where they have one: a helper's default, or a quarter of an SLA of
-/// 1 ms. The first is what the others are compared with.
+/// Names of policies as helpers take them, and their batch delay: a helper's default, or a quarter of an SLA of 1 ms.
+/// `algorithm1` has no delay of its own. All others are compared with the first.
 const POLICIES: [(&str, Duration); 5] = [
     ("adaptive", Duration::from_micros(200)),
     ("algorithm1", Duration::ZERO),
@@ -33,34 +32,33 @@ const POLICIES: [(&str, Duration); 5] = [
     ("deadline", Duration::from_micros(200)),
     ("following", Duration::from_micros(250)),
 ];
-/// Of the first round.
 const FIRST_SEED: u64 = 10_001;
 /// Before the first step of a course.
 const WARM_UP: Duration = Duration::from_millis(700);
-/// A machine that stalled for longer than this share of a step has made a p99 of its own.
+/// Steps in which the machine stalled for a larger share of the time are spoilt: their p99 is that of the stalls.
 const STALLED_SHARE_MAX: f64 = 0.005;
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Rounds that choose.
+    /// Rounds that choose the best policy.
     pub choosing: usize,
-    /// Rounds that judge.
+    /// Rounds that measure the chosen policy.
     pub judging: usize,
-    /// One step after the other, in requests a second.
+    /// Offered rates of the steps in order, in requests a second.
     pub rates: Vec<f64>,
-    /// Plain clients.
+    /// Number of plain clients.
     pub connections: u32,
-    /// After each change of rate.
+    /// Pause after each change of rate.
     pub settle: Duration,
-    /// Of each step.
+    /// Length of each step.
     pub length: Duration,
-    /// A spoilt step is done so many times in all.
+    /// Most attempts at a spoilt step, the first included.
     pub tries: u32,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             choosing: 3,
@@ -73,7 +71,7 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort {
             choosing: 1,
@@ -90,25 +88,24 @@ impl Effort {
     }
 }
 
-/// What a step of a course came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Seen {
+struct Measurement {
     p50_us: f64,
-    /// Where it falls among what was not answered, as long as one waited for that.
+    /// If it falls among unanswered requests: the length of the step and the wait for late replies.
     p99_us: f64,
     server_us: f64,
     helper_us: f64,
     messages_per_batch: f64,
     batch_interval_us: f64,
-    /// Of the server's quota, where it has one.
+    /// Used share of the server's quota; `None` without a quota.
     quota_share: Option<f64>,
 }
 
-/// One policy: round by round, step by step, or why a step shows nothing.
+/// Steps of one policy by round; an error is the reason why a step is spoilt.
 #[derive(Clone, Debug)]
 struct Series {
     policy: &'static str,
-    rounds: Vec<Vec<Result<Seen, String>>>,
+    rounds: Vec<Vec<Result<Measurement, String>>>,
 }
 
 /// Runs the experiment.
@@ -117,10 +114,10 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("adaptive", setting)?;
-    let _ = writeln!(out, "{}; {} connections", setting.placement.words(), effort.connections);
+    let _ = writeln!(out, "{}; {} connections", setting.placement.description(), effort.connections);
     let pair = stage.pair(Speech::Memcached, &[])?;
     for round in 0..effort.rounds() {
         stage.fill(Speech::Memcached, pair.shimmed.address(), &space_of(seed(round)))?;
@@ -133,14 +130,14 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let helpers = POLICIES.into_iter().map(start).collect::<Result<Vec<_>, Error>>()?;
     stage.server.set_quota(setting.quota)?;
     let series = POLICIES.map(|(policy, _)| Series { policy, rounds: Vec::new() });
-    let mut play = Play { setting, effort, stage: &stage, pair, helpers, tally: Tally::default(), out };
+    let mut course = Course { setting, effort, stage: &stage, pair, helpers, tally: Tally::default(), out };
     let mut machine = stage.machine(&[("memcached", "-V")])?;
     let mut series = Vec::from(series);
-    let course = play.rounds(&mut series);
-    let Play { tally, helpers, pair, .. } = play;
+    let ended = course.rounds(&mut series);
+    let Course { tally, helpers, pair, .. } = course;
     drop((helpers, pair));
-    let course = course.and_then(|()| stage.close());
-    machine.lab.insert(QUOTA.into(), quota_words(setting.quota));
+    let ended = ended.and_then(|()| stage.close());
+    machine.lab.insert(QUOTA.into(), quota_text(setting.quota));
     machine.lab.insert(
         "helpers".into(),
         format!(
@@ -149,27 +146,26 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         ),
     );
     let mut results = Results::new("adaptive", machine);
-    findings::state(&series, effort, &mut results);
+    findings::add_results(&series, effort, &mut results);
     results.checks = tally.checks();
-    Ok(results.after(course))
+    Ok(results.after(ended))
 }
 
 fn seed(round: usize) -> u64 {
     FIRST_SEED + round as u64
 }
 
-struct Play<'a> {
+struct Course<'a> {
     setting: &'a Setting,
     effort: &'a Effort,
     stage: &'a Stage,
     pair: Pair,
-    /// In the order of [`POLICIES`].
     helpers: Vec<Helper>,
     tally: Tally,
     out: &'a mut dyn Write,
 }
 
-impl Play<'_> {
+impl Course<'_> {
     fn rounds(&mut self, series: &mut [Series]) -> Result<(), Error> {
         for (round, at) in turns(self.effort.rounds(), series.len()) {
             let steps = self.course(round, at)?;
@@ -178,8 +174,8 @@ impl Play<'_> {
         Ok(())
     }
 
-    /// The load up and down, once, through one policy's helper.
-    fn course(&mut self, round: usize, at: usize) -> Result<Vec<Result<Seen, String>>, Error> {
+    /// All steps once, through the helper of one policy.
+    fn course(&mut self, round: usize, at: usize) -> Result<Vec<Result<Measurement, String>>, Error> {
         let helper = &self.helpers[at];
         let traffic = Traffic::default();
         let clients = self.stage.clients(helper.address, &traffic, self.effort.connections);
@@ -189,8 +185,8 @@ impl Play<'_> {
         for (n, &rate) in self.effort.rates.iter().enumerate() {
             let warm_up = if n == 0 { WARM_UP } else { Duration::ZERO };
             let (seen, step) = self.step(&mut session, rate, warm_up, helper)?;
-            let spoilt = spoilt_words(seen.as_ref().err().map(String::as_str));
-            say(
+            let spoilt = spoilt_suffix(seen.as_ref().err().map(String::as_str));
+            print_line(
                 self.out,
                 format_args!(
                     "round {}: {} at {rate}/s: p99 {}; server {:.1} % of a core, {:.1} messages a batch{spoilt}",
@@ -215,7 +211,7 @@ impl Play<'_> {
         rate: f64,
         warm_up: Duration,
         helper: &Helper,
-    ) -> Result<(Result<Seen, String>, Step), Error> {
+    ) -> Result<(Result<Measurement, String>, Step), Error> {
         let Effort { settle, length, tries, .. } = *self.effort;
         let mut warm_up = Some(warm_up);
         again(
@@ -230,7 +226,7 @@ impl Play<'_> {
     }
 }
 
-fn seen(step: &Step, setting: &Setting, length: Duration) -> Result<Seen, String> {
+fn seen(step: &Step, setting: &Setting, length: Duration) -> Result<Measurement, String> {
     let used = &step.used;
     let quota_share = used.quota_share(setting.quota);
     let stalled = used.stalled_s > STALLED_SHARE_MAX * used.seconds;
@@ -245,9 +241,9 @@ fn seen(step: &Step, setting: &Setting, length: Duration) -> Result<Seen, String
     match (spoilt, used.messages_per_batch()) {
         (Some(why), _) => Err(why),
         (None, Some(messages_per_batch)) if replies >= 1.0 => {
-            let waited_us = (length + TOLD_AFTER).as_micros() as f64;
+            let waited_us = (length + BIN_REPORT_DELAY).as_micros() as f64;
             let quantile = |q| step.span.quantile_us(q).map_or(waited_us, |us| us as f64);
-            Ok(Seen {
+            Ok(Measurement {
                 p50_us: quantile(0.5),
                 p99_us: quantile(0.99),
                 server_us: used.server_s() * 1e6 / replies,
@@ -257,7 +253,7 @@ fn seen(step: &Step, setting: &Setting, length: Duration) -> Result<Seen, String
                 quota_share,
             })
         }
-        (None, _) => Err("there were no batches, or no replies".into()),
+        (None, _) => Err("the helper sent no batches, or the server sent no replies".into()),
     }
 }
 
@@ -269,7 +265,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn a_step_that_nobody_disturbed_counts_by_its_replies() {
+    fn an_undisturbed_step_has_costs_by_its_replies() {
         let used = Used {
             seconds: 2.0,
             server_process_s: 0.08,
@@ -286,7 +282,7 @@ mod tests {
         assert_eq!(
             (good.messages_per_batch, good.p99_us),
             (2.5, 2_250_000.0),
-            "nothing was answered in time"
+            "no request was answered in time"
         );
         assert!((good.quota_share.unwrap() - 0.5).abs() < 1e-9);
         let beyond = Step { used: Used { server_process_s: 0.3, ..used }, ..step.clone() };

@@ -1,13 +1,13 @@
-//! What attackers with a tenth of a core do to honest clients: their p99, their failed requests, and the memory of helper and
-//! server. Honest clients come through a helper, directly, and through a sidecar; others connect anew all the time, and in each
-//! attack a helper is started that needs a new link.
+//! Effects of attackers with a tenth of a core on honest clients: p99, failed requests, and the memory of helper and
+//! server. Honest clients connect through a helper, directly, and through a sidecar. Others open new connections all
+//! the time, and each attack also starts a helper that needs a new link.
 //!
-//! Each attack has servers, helper and sidecar of its own. Its rounds are a quiet measurement and one under attack, in turn;
-//! ratios compare within a round.
+//! Each attack has its own servers, helper and sidecar. A round is a quiet measurement and one under attack; ratios
+//! compare within a round.
 
-mod cast;
 mod findings;
-mod newcomers;
+mod new_connections;
+mod setup;
 
 use std::io::Write;
 use std::time::Duration;
@@ -16,39 +16,37 @@ use spillway_lab::Quota;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::say;
+use crate::experiments::common::rounds::print_line;
 use crate::results::Results;
-use crate::scene::{Setting, quota_words};
+use crate::scene::{Setting, quota_text};
 use crate::stage::Stage;
 use crate::stop;
-use cast::Cast;
+use setup::Setup;
 
-/// What attackers have.
+/// Quota of all attackers together.
 const QUOTA: Quota = Quota { percent_of_core: 10.0, period: Duration::from_millis(10) };
-/// Offered on each way, in requests a second.
+/// Offered rate on each of the three paths, in requests a second.
 const RATE_PER_S: f64 = 400.0;
-/// Honest connections on each way.
 const CONNECTIONS: u32 = 20;
-/// The helper's limit.
 const MAX_MEMORY_MIB: u64 = 64;
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Which attacks, by their ids.
+    /// Ids of the attacks to run.
     pub attacks: Vec<&'static str>,
-    /// Rounds of each that must not be spoilt.
+    /// Valid rounds of each attack.
     pub rounds: usize,
-    /// Spoilt rounds are done again, so many times in all for each attack.
+    /// Most repetitions of spoilt rounds, for each attack.
     pub spoilt_max: usize,
-    /// Between the beginning of an attack and its measurement, and after its end.
+    /// Pause between the start of an attack and its measurement, and after the attack.
     pub settle: Duration,
-    /// Of each measurement.
+    /// Length of each measurement.
     pub length: Duration,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             attacks: ids(),
@@ -59,136 +57,130 @@ impl Effort {
         }
     }
 
-    /// What three minutes allow.
+    /// For a run of three minutes.
     pub fn quick() -> Effort {
         Effort { rounds: 2, spoilt_max: 0, length: Duration::from_millis(1_500), ..Effort::full() }
     }
 }
 
-/// One attack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attack {
-    /// What names of ratios end with.
+    /// Suffix of ratio names.
     pub id: &'static str,
-    /// What is done.
-    pub what: &'static str,
-    pub by: By,
+    pub description: &'static str,
+    pub method: Method,
 }
 
-/// Who attacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
-    /// A program of ours: its name, how many connections it holds, and whom it attacks.
-    Attacker { name: &'static str, count: usize, at: At },
-    /// Nobody: standard error of helper, sidecar and server takes nothing, and lines are logged.
+pub(super) enum Method {
+    /// A program of [`crate::attackers`], with the number of connections that it holds.
+    Attacker { name: &'static str, count: usize, target: Target },
+    /// Helper, sidecar and server log lines to a standard error with this fault.
     Logs(Stderr),
 }
 
-/// Whom attackers connect to.
+/// The ports that attackers connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum At {
-    /// Link ports of helper and server.
+pub(super) enum Target {
     LinkPorts,
     /// The link port at which the helper accepts library clients.
     HelperLink,
-    /// The server's link port.
     ServerLink,
     /// The port at which the helper accepts plain clients.
     HelperPlain,
 }
 
-/// What is wrong with standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stderr {
-    /// A pipe whose reader is gone.
+    /// A pipe without a reader.
     Broken,
-    /// A full pipe whose reader is stuck.
+    /// A full pipe whose reader does not read.
     Full,
 }
 
 pub(super) const ATTACKS: [Attack; 8] = [
     Attack {
         id: "D1",
-        what: "standard error is a pipe whose reader is gone, and lines are logged",
-        by: By::Logs(Stderr::Broken),
+        description: "standard error is a pipe without a reader, and lines are logged",
+        method: Method::Logs(Stderr::Broken),
     },
     Attack {
         id: "D2",
-        what: "standard error is a full pipe whose reader is stuck, and lines are logged",
-        by: By::Logs(Stderr::Full),
+        description: "standard error is a full pipe whose reader does not read, and lines are logged",
+        method: Method::Logs(Stderr::Full),
     },
     Attack {
         id: "D4",
-        what: "strangers without a key hold 400 connections to link ports, and reopen them",
-        by: By::Attacker { name: "strangers", count: 400, at: At::LinkPorts },
+        description: "strangers without a key hold 400 connections to link ports, and reopen them",
+        method: Method::Attacker { name: "strangers", count: 400, target: Target::LinkPorts },
     },
     Attack {
         id: "D5",
-        what: "a client with a key provokes refusals at the helper without end, and never reads",
-        by: By::Attacker { name: "refusals", count: 1, at: At::HelperLink },
+        description: "a client with a key provokes refusals at the helper without end, and never reads",
+        method: Method::Attacker { name: "refusals", count: 1, target: Target::HelperLink },
     },
     Attack {
         id: "D5b",
-        what: "the same at the server",
-        by: By::Attacker { name: "refusals", count: 1, at: At::ServerLink },
+        description: "the same at the server",
+        method: Method::Attacker { name: "refusals", count: 1, target: Target::ServerLink },
     },
     Attack {
         id: "D6",
-        what: "a client with a key holds 100 links to the server, each with one connection of the highest id",
-        by: By::Attacker { name: "high-ids", count: 100, at: At::ServerLink },
+        description: "a client with a key holds 100 links to the server, each with one connection of the highest id",
+        method: Method::Attacker { name: "high-ids", count: 100, target: Target::ServerLink },
     },
     Attack {
         id: "D7",
-        what: "300 plain clients of the helper ask for values of 1 MB, and never read",
-        by: By::Attacker { name: "slow-readers", count: 300, at: At::HelperPlain },
+        description: "300 plain clients of the helper ask for values of 1 MB, and never read",
+        method: Method::Attacker { name: "slow-readers", count: 300, target: Target::HelperPlain },
     },
     Attack {
         id: "D9",
-        what: "a client with a key sends credit frames to the helper without end",
-        by: By::Attacker { name: "credits", count: 1, at: At::HelperLink },
+        description: "a client with a key sends credit frames to the helper without end",
+        method: Method::Attacker { name: "credits", count: 1, target: Target::HelperLink },
     },
 ];
 
-/// Ids of all attacks.
 pub(crate) fn ids() -> Vec<&'static str> {
     ATTACKS.iter().map(|attack| attack.id).collect()
 }
 
-/// Ways of honest clients, in the order of all lists of three.
-pub(super) const WAYS: [&str; 3] = ["helper", "direct", "sidecar"];
+/// Paths of honest clients to the server. All arrays of three in this experiment have this order.
+pub(super) const PATHS: [&str; 3] = ["helper", "direct", "sidecar"];
 
-/// One round of an attack: p99 of each way in µs, quiet and under attack; `None` where it falls among what was not answered.
+/// One round of an attack: p99 of each path in µs, quiet and under attack. `None` if it falls among unanswered
+/// requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Round {
     pub quiet_us: [Option<f64>; 3],
     pub attacked_us: [Option<f64>; 3],
-    /// How long a new helper took to get its link; `None` if it got none in time.
+    /// Time until a new helper had its link; `None` if that took too long.
     pub link_ms: Option<f64>,
-    /// Why its p99 show nothing, if so: others were at work, or the machine was stopped.
+    /// Why the p99 are not valid: other work on the machine, or stolen time.
     pub spoilt: Option<String>,
 }
 
-/// Everything about one attack.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct AttackResult {
     pub attack: Attack,
     pub rounds: Vec<Round>,
-    /// Requests of honest clients, and those without a right reply; new connections count as requests.
+    /// Requests of honest clients; each new connection counts as one.
     pub requests: u64,
+    /// Requests without a correct reply.
     pub failed: u64,
     /// The first failures.
     pub troubles: Vec<String>,
-    /// The most memory that the helper has had, and the server beyond what it had before the attack, in MiB.
+    /// Peak memory of the helper, in MiB.
     pub helper_rss_mib: f64,
+    /// Peak memory of the server beyond its memory before the attack, in MiB.
     pub server_grown_mib: f64,
-    /// The attack ended the service, so that it could not be carried out to its end.
+    /// Why the attack could not be completed: it ended a program, or a program did not start.
     pub ended: Option<String>,
 }
 
-impl Seen {
-    /// Nothing yet.
-    fn new(attack: Attack) -> Seen {
-        Seen {
+impl AttackResult {
+    fn new(attack: Attack) -> AttackResult {
+        AttackResult {
             attack,
             rounds: Vec::new(),
             requests: 0,
@@ -208,14 +200,14 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("attacks", setting)?;
     let attackers = stage.attackers(QUOTA)?;
     let mut machine = stage.machine(&[("memcached", "-V")])?;
     machine.lab.insert(
         "attackers".into(),
-        format!("{}; links of version 3, not encrypted", quota_words(Some(QUOTA))),
+        format!("{}; links of version 3, not encrypted", quota_text(Some(QUOTA))),
     );
     machine.lab.insert(
         "honest clients".into(),
@@ -226,19 +218,19 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let wanted = ATTACKS.iter().filter(|attack| effort.attacks.contains(&attack.id));
     let course = wanted.into_iter().try_for_each(|&attack| {
         stop::check()?;
-        say(out, format_args!("{}: {}", attack.id, attack.what));
-        // What an attack breaks, at the start too, is a finding and no error.
-        let seen = match Cast::start(&stage, &attackers, setting, attack) {
-            Ok(cast) => cast.play(effort, out),
-            Err(error) => Seen { ended: Some(error.to_string()), ..Seen::new(attack) },
+        print_line(out, format_args!("{}: {}", attack.id, attack.description));
+        // A failure under attack, even at the start, is a finding and not an error of the experiment.
+        let seen = match Setup::start(&stage, &attackers, setting, attack) {
+            Ok(setup) => setup.run(effort, out),
+            Err(error) => AttackResult { ended: Some(error.to_string()), ..AttackResult::new(attack) },
         };
         stop::check()?;
-        say(out, format_args!("  {}", findings::words(&seen)));
+        print_line(out, format_args!("  {}", findings::summary(&seen)));
         all.push(seen);
         Ok(())
     });
     let course = course.and_then(|()| stage.close());
     let mut results = Results::new("attacks", machine);
-    findings::state(&all, &mut results);
+    findings::add_results(&all, &mut results);
     Ok(results.after(course))
 }

@@ -1,7 +1,7 @@
-//! How much more a helped server serves in time, how fast clients move, when relief is felt, and what it costs.
+//! Goodput of a helped server over a direct one, the time that clients take to move, the relief time, and CPU costs.
 //!
-//! Rounds are interleaved: each asks every system once, in turning order, so that a slow drift of the machine meets all
-//! of them. A ratio compares systems within a round.
+//! Rounds are interleaved: each measures every system once, in rotating order, so that a slow drift of the machine
+//! affects all systems alike. Ratios compare within a round.
 
 mod findings;
 mod rivals;
@@ -22,62 +22,55 @@ use crate::scenario::{self, Plan, Relieved};
 use crate::scene::{Placement, Scene, System};
 use crate::stats::median;
 
-/// Rounds that the rule asks for.
 const ROUNDS: usize = 5;
-/// With `--quick`.
 const ROUNDS_QUICK: usize = 2;
-/// With `--quick`, nothing is begun that would not end by then; closing takes a moment more.
+/// With `--quick`, nothing starts that would not end by this time; closing takes a little longer.
 const QUICK: Duration = Duration::from_secs(114);
-/// The shortest ramp that shows anything, its clients' start included, in seconds.
+/// Duration of the shortest useful ramp in seconds, with the start of its clients.
 const RAMP_S: u64 = 10;
-/// A ramp begins at this part of what earlier rounds found.
-const BEGIN: f64 = 0.85;
-/// Where the first search of the helped system begins, as a multiple of the direct capacity.
+/// Start of a ramp, as a share of the goodput in earlier rounds.
+const RAMP_START: f64 = 0.85;
+/// Start of the helped system's first search, as a multiple of the direct capacity.
 const HELPED_GUESS: f64 = 3.0;
-/// The paper's SLA, in µs. It is at this machine's noise.
+/// The paper's SLA, in µs. Stalls of the development machine are of the same size.
 const PAPER_SLA_US: u64 = 500;
-/// Also looked at whatever the run's SLA is, in µs.
+/// Measured in addition to the run's own SLA, in µs.
 const ROUND_SLA_US: u64 = 1_000;
-/// The burner takes so much of every period of the server's core.
+/// The burner's share of the server's core: busy time and period.
 const BURNT: (Duration, Duration) = (Duration::from_micros(900), Duration::from_micros(1_000));
 
-/// At the paper's SLA a batch may wait for less.
 const PAPER_MAX_DELAY: Duration = Duration::from_micros(150);
 
-/// Ramps on one system under one SLA, a round each; `None` where a round was left out.
+/// Ramps of one system under one SLA, one for each round; `None` if the round was left out.
 #[derive(Debug)]
 struct Series {
     system: System,
     sla_us: u64,
-    /// How long the helper let a batch wait.
     max_delay: Duration,
-    /// The server is limited by the burner instead of its quota.
+    /// The burner limits the server, instead of a quota.
     burner: bool,
-    /// A second series of the same, to see what differs by itself.
+    /// A repetition of another series, for the A/A ratio.
     again: bool,
-    /// The server had the helper's CPU as well: its quota then, in percent of a core.
+    /// The server's quota in percent of a core, if that includes the CPU time of a helper.
     iso_percent: Option<f64>,
     rounds: Vec<Option<Ramped>>,
 }
 
-/// Everything that was measured.
 #[derive(Debug)]
 struct Measured {
     quick: bool,
     calibration: Calibration,
     series: Vec<Series>,
     relieved: Vec<Relieved>,
-    /// Of each of them, what a probe on the direct port saw while the others were helped.
+    /// Latencies of the probe on the direct port, for each of `relieved`.
     probed: Vec<Span>,
     migrations: Vec<rivals::Migration>,
-    /// What the burner really took, in percent of its core.
+    /// Measured CPU time of the burner, in percent of its core.
     burnt_percent: Option<f64>,
-    /// What was left out, and why.
     left_out: Vec<String>,
     tally: Tally,
 }
 
-/// The run's course.
 struct Course<'a> {
     quick: bool,
     begun: Instant,
@@ -93,7 +86,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     let warm_up = Duration::from_millis(if options.quick { 1_000 } else { 2_000 });
     let deadline = options.quick.then(|| begun + QUICK);
     let timing = Timing { warm_up, deadline, ..Timing::default() };
-    let _ = writeln!(out, "{}", options.setting.placement.words());
+    let _ = writeln!(out, "{}", options.setting.placement.description());
     if options.quick {
         let _ = writeln!(
             out,
@@ -101,7 +94,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
         );
     }
     let calibration = calibrate(&mut scene, timing, Neighbours::Refused)?;
-    let _ = writeln!(out, "{}", calibration.words());
+    let _ = writeln!(out, "{}", calibration.description());
     let machine = scene.machine()?;
     let measured = Measured {
         quick: options.quick,
@@ -115,17 +108,16 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
         left_out: Vec::new(),
     };
     let mut course = Course { quick: options.quick, begun, timing, out, measured };
-    let ended = course.all(scene, options);
+    let ended = course.run(scene, options);
     let mut results = Results::new("burst", machine);
-    findings::state(&course.measured, options, &mut results);
+    findings::add_results(&course.measured, options, &mut results);
     Ok(results.after(ended))
 }
 
 impl Course<'_> {
-    /// Everything after the calibration.
-    fn all(&mut self, mut scene: Scene, options: &Options) -> Result<(), Error> {
+    fn run(&mut self, mut scene: Scene, options: &Options) -> Result<(), Error> {
         if options.quick {
-            // What must not be left out comes first.
+            // A quick run may end before the ramps are complete, but must measure relief.
             self.reliefs(&mut scene)?;
         }
         self.goodput(&mut scene)?;
@@ -137,7 +129,6 @@ impl Course<'_> {
         self.cross_check(options)
     }
 
-    /// Ramps of all systems under all SLAs.
     fn goodput(&mut self, scene: &mut Scene) -> Result<(), Error> {
         let max_delay = scene.setting().max_delay;
         let sla_us = self.measured.calibration.sla_us;
@@ -164,7 +155,6 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// All rounds of some systems, interleaved.
     fn rounds(
         &mut self,
         scene: &mut Scene,
@@ -185,10 +175,10 @@ impl Course<'_> {
         let rounds = if self.quick { ROUNDS_QUICK } else { ROUNDS };
         for round in 0..rounds {
             for turn in 0..plan.len() {
-                // A quick run keeps its order: what comes last may be left out.
+                // A quick run keeps the order: only the last systems of the plan may be left out.
                 let at = first + if self.quick { turn } else { (turn + round) % plan.len() };
                 let ramped = if self.time_for(RAMP_S) { Some(self.ramp(scene, at)?) } else { None };
-                self.tell(at, round, ramped.as_ref());
+                self.print_round(at, round, ramped.as_ref());
                 self.measured.series[at].rounds.push(ramped);
             }
         }
@@ -199,7 +189,7 @@ impl Course<'_> {
         let series = &self.measured.series[at];
         let capacity = self.measured.calibration.direct_per_s;
         let known = series.median().or_else(|| {
-            // The same system without limits on its order: the other series of it, or the calibration.
+            // Another series of the same system under the same limits, or the calibration.
             let same = self.measured.series.iter().filter(|s| {
                 (s.burner, s.sla_us, s.iso_percent) == (series.burner, series.sla_us, series.iso_percent)
             });
@@ -211,20 +201,20 @@ impl Course<'_> {
             && !series.burner
             && series.sla_us >= ROUND_SLA_US;
         let plan = match known.or(direct.then_some(capacity)) {
-            Some(known) => Ramp::stepping(known * BEGIN, FLOOR_PER_S, LIMIT_PER_S),
+            Some(known) => Ramp::stepping(known * RAMP_START, FLOOR_PER_S, LIMIT_PER_S),
             None if series.system == System::Helped => {
                 Ramp::searching(capacity * HELPED_GUESS, FLOOR_PER_S, LIMIT_PER_S)
             }
             None => Ramp::searching(capacity / 2.0, FLOOR_PER_S, LIMIT_PER_S),
         };
-        // How much a helped server does at all is asked in every round of the main series.
+        // The main series also measures the saturated throughput of the helped server, in every round.
         let saturate = series.system == System::Helped && at < 4 && !series.burner;
         let ramped = ramp(scene, series.system, self.timing, plan, series.sla_us, saturate)?;
         self.measured.tally.add(&ramped.tally);
         Ok(ramped)
     }
 
-    /// Bursts and their reliefs.
+    /// Measures bursts that a helper relieves.
     fn reliefs(&mut self, scene: &mut Scene) -> Result<(), Error> {
         let (direct_per_s, sla_us) =
             (self.measured.calibration.direct_per_s, self.measured.calibration.sla_us);
@@ -255,8 +245,8 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// The same ratio with a burner in place of the quota. Helper and bridge cannot be on the server's core then, for
-    /// the burner would take their time as well.
+    /// Measures the goodput ratio with a burner in place of the quota. Helper and bridge then run on another core than
+    /// the server: the burner would slow them too.
     fn cross_check(&mut self, options: &Options) -> Result<(), Error> {
         if self.quick {
             return Ok(());
@@ -286,8 +276,8 @@ impl Course<'_> {
         scene.close()
     }
 
-    /// The rule that fixes the SLA, applied anew: whoever comes while the burner is at work waits for nearly a period,
-    /// so no system could keep the SLA of the quota.
+    /// Fixes the SLA again by its rule: a request that arrives while the burner runs waits for almost a period, so that
+    /// no system could keep the SLA measured with a quota.
     fn sla_under_burner(&mut self, scene: &mut Scene) -> Result<u64, Error> {
         let mut driver = Driver::start(scene, System::Plain, self.timing)?;
         let p99_us = p99_at_fifth_us(&mut driver, self.measured.calibration.direct_per_s)?;
@@ -295,12 +285,11 @@ impl Course<'_> {
         Ok(sla_us(p99_us.unwrap_or(0)))
     }
 
-    /// Whether something that takes so many seconds may still be begun.
     fn time_for(&self, seconds: u64) -> bool {
         !self.quick || self.begun.elapsed() + Duration::from_secs(seconds) <= QUICK
     }
 
-    fn tell(&mut self, at: usize, round: usize, ramped: Option<&Ramped>) {
+    fn print_round(&mut self, at: usize, round: usize, ramped: Option<&Ramped>) {
         let series = &self.measured.series[at];
         let what = format!(
             "round {}: {}{}, SLA {} µs{}",
@@ -313,13 +302,12 @@ impl Course<'_> {
         let found = ramped.map_or("left out, no time".into(), |ramped| {
             format!("{}{}", ramped.found, spoilt(&ramped.trouble.iter().cloned().collect::<Vec<_>>()))
         });
-        // Nobody reading is no reason to stop.
+        // A closed output does not stop the experiment.
         let _ = writeln!(self.out, "{what}: {found}").and_then(|()| self.out.flush());
     }
 }
 
 impl Series {
-    /// The goodput of each round, in requests a second.
     fn goodputs(&self) -> Vec<Option<f64>> {
         self.rounds.iter().map(|round| round.as_ref().and_then(|ramped| ramped.found.kept_per_s)).collect()
     }

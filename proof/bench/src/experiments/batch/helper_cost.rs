@@ -1,8 +1,8 @@
-//! What a round trip costs in the middle: our helper on kernel sockets, nginx, haproxy and nutcracker in its place, with
-//! the same clients and rates, one worker each; and what it costs the server behind each. Helpers with 2 and 299 services
-//! beside the one that is used show what a service costs that is not used.
+//! CPU time of a round trip in our helper on kernel sockets, or in nginx, haproxy or nutcracker in its place, with the
+//! same clients and rates and one worker each; and CPU time of the server behind each of them. Helpers with 2 and 299
+//! further services show the cost of unused services.
 //!
-//! Rounds are interleaved: each asks everybody once, in turning order. Ratios compare within a round.
+//! Rounds are interleaved: each measures every system once, in rotating order. Ratios compare within a round.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rates::{Course, Series, Way, find};
+use crate::experiments::common::rates::{Course, Path, Series, find};
 use crate::generator::Traffic;
 use crate::results::{Ratio, Results};
 use crate::scene::Setting;
@@ -23,12 +23,10 @@ use crate::stats::paired_ratios;
 
 pub use crate::experiments::common::rates::Effort;
 
-/// Plain clients.
 const CONNECTIONS: u32 = 200;
-/// How long our helper waits for a fuller batch: its default.
+/// The helper's default batch delay.
 const MAX_DELAY: Duration = Duration::from_micros(200);
 
-/// What figures need.
 fn full() -> Effort {
     Effort {
         rounds: 7,
@@ -40,7 +38,6 @@ fn full() -> Effort {
     }
 }
 
-/// What two minutes allow.
 fn quick() -> Effort {
     Effort {
         rounds: 3,
@@ -51,21 +48,19 @@ fn quick() -> Effort {
     }
 }
 
-/// Who stands in the middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Middle {
-    Nobody,
+    /// Clients connect to the server itself.
+    Direct,
     Helper,
-    /// With 3 services, of which one is used.
     Helper3,
-    /// With 300 services, of which one is used.
+    /// A helper with 300 services, of which clients use one.
     Helper300,
     Nginx,
     Haproxy,
     Nutcracker,
 }
 
-/// In the order of the first round.
 const MIDDLES: [Middle; 7] = [
     Middle::Helper,
     Middle::Helper3,
@@ -73,7 +68,7 @@ const MIDDLES: [Middle; 7] = [
     Middle::Nginx,
     Middle::Haproxy,
     Middle::Nutcracker,
-    Middle::Nobody,
+    Middle::Direct,
 ];
 
 impl Middle {
@@ -82,10 +77,10 @@ impl Middle {
     }
 }
 
-impl Way for Middle {
+impl Path for Middle {
     fn name(self) -> &'static str {
         match self {
-            Middle::Nobody => "direct",
+            Middle::Direct => "direct",
             Middle::Helper => "helper",
             Middle::Helper3 => "helper of 3 services",
             Middle::Helper300 => "helper of 300 services",
@@ -96,15 +91,14 @@ impl Way for Middle {
     }
 }
 
-/// Whoever stands in the middle, running.
-struct Cast {
-    /// With 1, 3 and 300 services.
+struct Programs {
+    /// Helpers with 1, 3 and 300 services.
     helpers: [Helper; 3],
     proxies: [Peer; 3],
     server: SocketAddr,
 }
 
-impl Cast {
+impl Programs {
     fn helper(&self, middle: Middle) -> Option<&Helper> {
         match middle {
             Middle::Helper => Some(&self.helpers[0]),
@@ -116,7 +110,7 @@ impl Cast {
 
     fn address(&self, middle: Middle) -> SocketAddr {
         match middle {
-            Middle::Nobody => self.server,
+            Middle::Direct => self.server,
             Middle::Helper => self.helpers[0].address,
             Middle::Helper3 => self.helpers[1].address,
             Middle::Helper300 => self.helpers[2].address,
@@ -133,13 +127,13 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("middle", setting)?;
-    let _ = writeln!(out, "{} (or proxy); no quota", setting.placement.words());
+    let _ = writeln!(out, "{} (or proxy); no quota", setting.placement.description());
     let mut pair = stage.pair(Speech::Memcached, &[64])?;
     let plain = pair.plain.address();
-    let cast = Cast {
+    let programs = Programs {
         helpers: [
             helper(&stage, pair.link, 0)?,
             helper(&stage, pair.link, 2)?,
@@ -158,12 +152,12 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let (series, tally, ended) = course.run(
         &MIDDLES,
         |_, middle| {
-            let session = stage.session(cast.address(middle), &Traffic::default(), CONNECTIONS)?;
-            Ok((session, cast.helper(middle)))
+            let session = stage.session(programs.address(middle), &Traffic::default(), CONNECTIONS)?;
+            Ok((session, programs.helper(middle)))
         },
         |cost| format!("{:.1} µs in the middle, {:.1} µs at the server", cost.middle_us(), cost.server_us()),
     );
-    drop(cast);
+    drop(programs);
     let ended = ended.and_then(|()| stage.close());
     let mut results = Results::new("helper-cost", machine);
     series.iter().for_each(|series| rows(series, &mut results));
@@ -172,7 +166,6 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     Ok(results.after(ended))
 }
 
-/// Of one thread, for plain clients.
 fn helper(stage: &Stage, link: SocketAddr, idle_services: u16) -> Result<Helper, Error> {
     let kind = HelperKind { library: false, batch: "adaptive", max_delay: MAX_DELAY };
     let port = Place::from(&stage.middle).free_port()?;
@@ -183,7 +176,7 @@ fn rows(series: &Series<Middle>, results: &mut Results) {
     let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Cost) -> Option<f64>| {
         results.rows.push(series.row(metric, unit, value, ""));
     };
-    if series.way != Middle::Nobody {
+    if series.path != Middle::Direct {
         row("middle_cpu_us_per_round_trip", "µs", &|cost| Some(cost.middle_us()));
         row("middle_cpu", "% of a core", &|cost| Some(cost.used.percent(cost.used.helper_s)));
     }
@@ -191,7 +184,7 @@ fn rows(series: &Series<Middle>, results: &mut Results) {
     row("total_cpu_us_per_request", "µs", &|cost| Some(cost.total_us()));
     row("p50_us", "µs", &|cost| cost.span.quantile_us(0.5).map(|us| us as f64));
     row("p99_us", "µs", &|cost| cost.span.quantile_us(0.99).map(|us| us as f64));
-    if series.way.is_helper() {
+    if series.path.is_helper() {
         row("messages_per_batch", "messages", &|cost| cost.used.messages_per_batch());
     }
 }
@@ -234,7 +227,7 @@ mod tests {
             let used = Used { seconds: 1.0, helper_s: us * 0.01, server_process_s: 0.05, ..Used::default() };
             (us > 0.0).then(|| Cost { used, requests: 10_000, ..Cost::default() })
         };
-        Series { way: middle, rate_per_s, costs: us.iter().map(cost).collect() }
+        Series { path: middle, rate_per_s, costs: us.iter().map(cost).collect() }
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! What more helpers give when the server is not the limit: messages a second against the number of helpers, each with a
-//! quota of its own so that cores last (PostMan, Figure 10); and what a request costs them.
+//! Messages a second against the number of helpers, when the server is not the limit (PostMan, Figure 10), and the
+//! helpers' CPU time for each message. Each helper has its own quota, so that the machine's cores suffice.
 //!
-//! And how evenly clients spread over helpers that choose one for themselves, all at the same moment.
+//! Also how evenly clients spread over helpers when each client chooses one for itself, all at the same moment.
 //!
-//! The server echoes on the server library and has no quota: batches cost it little. Each helper has as many closed loops,
-//! which keep it busy. Rounds are interleaved.
+//! The server is an echo server on the server library, without a quota. The same number of closed loops keeps each
+//! helper busy. Rounds are interleaved.
 
 mod findings;
 mod spread;
@@ -18,50 +18,48 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{Rounds, say, spoilt_words, turns};
+use crate::experiments::common::rounds::{Rounds, print_line, spoilt_suffix, turns};
 use crate::experiments::common::saturation::{limit, spoilt};
 use crate::generator::{Clients, Traffic};
 use crate::goodput::Tally;
 use crate::measure::again;
 use crate::results::Results;
-use crate::scene::{Setting, quota_words};
+use crate::scene::{Setting, quota_text};
 use crate::stage::{Echo, Helper, HelperKind, Middles, Session, Stage, Taken};
 
-/// With their defaults.
 const HELPERS: HelperKind =
     HelperKind { library: true, batch: "adaptive", max_delay: Duration::from_micros(200) };
-/// As notes call the limiting hosts.
-const WHO: &str = "the helpers";
+const LIMITING_HOSTS: &str = "the helpers";
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
-    /// Numbers of helpers; the first is what the others are compared with.
+    /// Numbers of helpers; the others are compared with the first.
     pub counts: Vec<usize>,
     /// Closed loops for each helper.
     pub connections_each: u32,
-    /// What each helper may use.
+    /// Quota of each helper.
     pub quota: Quota,
-    /// Before each measurement.
+    /// Pause before each measurement.
     pub settle: Duration,
-    /// Of each measurement.
+    /// Length of each measurement.
     pub length: Duration,
-    /// A spoilt measurement is done so many times in all.
+    /// Most attempts at a spoilt measurement, the first included.
     pub tries: u32,
-    /// How often clients arrive that choose for themselves.
+    /// Number of arrivals of clients that choose for themselves.
     pub arrivals: usize,
-    /// How many of them.
+    /// Clients of each arrival.
     pub clients: u32,
-    /// Over how many helpers.
+    /// Helpers among which these clients choose.
     pub spread_over: usize,
-    /// How many helpers each asks for their load.
+    /// Numbers of helpers whose load a client compares; each is a series.
     pub asked: Vec<usize>,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             rounds: 9,
@@ -78,7 +76,7 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort {
             rounds: 3,
@@ -91,21 +89,20 @@ impl Effort {
     }
 }
 
-/// One number of helpers.
 #[derive(Clone, Debug)]
 struct Series {
     count: usize,
-    rounds: Rounds<Seen>,
+    rounds: Rounds<Measurement>,
 }
 
-/// What one round saw.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Seen {
+struct Measurement {
     messages_per_s: f64,
-    /// CPU time of all helpers' hosts for each message, in µs; and of the server's.
+    /// CPU time of all helpers' hosts for each message, in µs.
     helper_us: f64,
+    /// CPU time of the server's host for each message, in µs.
     server_us: f64,
-    /// Of the server's core, in percent.
+    /// CPU use of the server's host, in percent of a core.
     server_percent: f64,
     messages_per_batch: Option<f64>,
     limit: Option<String>,
@@ -117,13 +114,13 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let count = effort.counts.iter().copied().max().unwrap_or(1).max(1);
     let quota = Some(effort.quota);
     let stage = Stage::set_with("helpers", setting, Middles { count, quota })?;
-    let on = setting.placement.helper_words(count);
-    let _ = writeln!(out, "helpers {on}; each: {}", quota_words(quota));
+    let on = setting.placement.helper_cores_text(count);
+    let _ = writeln!(out, "helpers {on}; each: {}", quota_text(quota));
     let echo = stage.echo()?;
     let helpers = stage.helpers(echo.link, &HELPERS)?;
     let mut course = Course { effort, stage: &stage, echo, helpers, tally: Tally::default(), out: &mut *out };
@@ -143,13 +140,13 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         Err(error) => (Vec::new(), Err(error)),
     };
     machine.server = "echo server of the server library".into();
-    machine.lab.insert("quota of each helper's host".into(), quota_words(quota));
+    machine.lab.insert("quota of each helper's host".into(), quota_text(quota));
     machine.lab.insert("helpers".into(), format!("1 thread each; {on}"));
     let loops = format!("{} closed loops for each helper, 64 B", effort.connections_each);
     machine.lab.insert("connections".into(), loops);
     let mut results = Results::new("helpers", machine);
-    findings::state(&series, &mut results);
-    spread::state(&spreads, effort, &mut results);
+    findings::add_results(&series, &mut results);
+    spread::add_results(&spreads, effort, &mut results);
     results.checks = tally.checks();
     Ok(results.after(ended))
 }
@@ -164,9 +161,8 @@ struct Course<'a> {
 }
 
 impl<'a> Course<'a> {
-    /// One number of helpers in one round.
     fn turn(&mut self, round: usize, series: &mut Series) -> Result<(), Error> {
-        // Moving is not what is limited.
+        // No quota while clients connect and move: only the measurement is limited.
         self.set_quota(None)?;
         let mut session = self.start(series.count)?;
         self.set_quota(Some(self.effort.quota))?;
@@ -176,9 +172,9 @@ impl<'a> Course<'a> {
             || {
                 let taken = session.step(0.0, settle, length, &self.helpers[..series.count])?;
                 let share = self.quota_share(&taken, series.count);
-                let seen = Seen::of(&taken, share);
-                let spoilt = spoilt(&taken.step.used, WHO, share);
-                tell(self.out, round, series.count, &seen, spoilt.as_deref());
+                let seen = Measurement::of(&taken, share);
+                let spoilt = spoilt(&taken.step.used, LIMITING_HOSTS, share);
+                print_round(self.out, round, series.count, &seen, spoilt.as_deref());
                 Ok((seen, spoilt))
             },
             |(_, spoilt)| spoilt.is_none(),
@@ -189,7 +185,6 @@ impl<'a> Course<'a> {
         self.helpers.iter_mut().try_for_each(Helper::check)
     }
 
-    /// Clients of so many helpers, all moved there.
     fn start(&self, count: usize) -> Result<Session<'a>, Error> {
         let traffic = Traffic { speech: Speech::Echo, closed: true, ..Traffic::default() };
         let connections = self.effort.connections_each * count as u32;
@@ -205,32 +200,31 @@ impl<'a> Course<'a> {
         self.stage.middles().try_for_each(|host| Ok(host.set_quota(quota)?))
     }
 
-    /// How much of their quotas so many helpers used, 0 to 1.
     fn quota_share(&self, taken: &Taken, count: usize) -> f64 {
         let used = &taken.step.used;
         used.percent(used.helper_s) / (self.effort.quota.percent_of_core * count.max(1) as f64)
     }
 }
 
-impl Seen {
-    fn of(taken: &Taken, share: f64) -> Seen {
+impl Measurement {
+    fn of(taken: &Taken, share: f64) -> Measurement {
         let used = &taken.step.used;
         let served = taken.step.span.served as f64;
-        Seen {
+        Measurement {
             messages_per_s: served / used.seconds,
             helper_us: used.helper_s * 1e6 / served,
             server_us: used.server_s() * 1e6 / served,
             server_percent: used.server_percent(),
             messages_per_batch: used.messages_per_batch(),
-            limit: limit(used, WHO, share),
+            limit: limit(used, LIMITING_HOSTS, share),
         }
     }
 }
 
-fn tell(out: &mut dyn Write, round: usize, count: usize, seen: &Seen, spoilt: Option<&str>) {
+fn print_round(out: &mut dyn Write, round: usize, count: usize, seen: &Measurement, spoilt: Option<&str>) {
     let limit = seen.limit.as_ref().map_or(String::new(), |limit| format!(" ({limit})"));
-    let spoilt = spoilt_words(spoilt);
-    say(
+    let spoilt = spoilt_suffix(spoilt);
+    print_line(
         out,
         format_args!(
             "round {}: helpers {count}: {:.0} messages/s, {:.1} µs of their CPU and {:.2} of the server's for \

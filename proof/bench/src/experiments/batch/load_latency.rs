@@ -1,8 +1,8 @@
-//! How long requests take at which load: p99 against the offered rate, GET and SET, direct and with one helper or more
-//! (PostMan, Figure 6); where helping begins to pay, and where it ends.
+//! p99 against the offered rate, for GET and SET, direct and with one helper or more (PostMan, Figure 6); and the range
+//! of rates in which helping lowers the p99.
 //!
-//! The server's host has a quota, so that it is the bottleneck. Rounds are interleaved: each asks every system once, in
-//! turning order, from the lowest rate upwards until replies come too late for anybody.
+//! The server's host has a quota, so that it is the bottleneck. Rounds are interleaved: each measures every system
+//! once, in rotating order, from the lowest rate up to the first with a useless p99.
 
 mod findings;
 
@@ -16,45 +16,44 @@ use spillway_load::config::Speech;
 use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::common::curves::{Point, USELESS_US};
-use crate::experiments::common::rounds::{say, spoilt_words, turns};
+use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
 use crate::generator::{Clients, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{Step, Used, again, too_busy};
 use crate::results::Results;
-use crate::scene::{Setting, quota_words};
+use crate::scene::{Setting, quota_text};
 use crate::stage::{Helper, HelperKind, Middles, Pair, QUOTA, Session, Stage};
 use crate::table::milliseconds;
 
-/// After an overload, for its backlog.
+/// Limit for draining the backlog of an overload.
 const QUIET_WITHIN: Duration = Duration::from_secs(5);
-/// A p99 above it is looked at: a stall of the machine may explain it.
+/// A step with a higher p99, in µs, is spoilt if a stall of the machine may explain it.
 const SLA_US: u64 = 1_000;
-/// Offered while connections move.
 const MOVING_PER_S: f64 = 1_500.0;
-/// A curve ends after so many spoilt rates in a row: higher ones would be, too.
+/// A curve ends after this many spoilt rates in a row: higher ones would be spoilt too.
 const SPOILT_RATES_MAX: usize = 2;
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
     /// Offered rates, rising, in requests a second.
     pub rates: Vec<f64>,
     /// Numbers of helpers.
     pub helpers: Vec<usize>,
-    /// Over all helpers.
+    /// Connections over all helpers.
     pub connections: u32,
-    /// After each change of rate.
+    /// Pause after each change of rate.
     pub settle: Duration,
-    /// Of each measurement.
+    /// Length of each measurement.
     pub length: Duration,
-    /// A spoilt measurement is done so many times in all.
+    /// Most attempts at a spoilt measurement, the first included.
     pub tries: u32,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             rounds: 5,
@@ -67,7 +66,7 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort {
             rounds: 3,
@@ -81,7 +80,6 @@ impl Effort {
     }
 }
 
-/// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Get,
@@ -102,16 +100,15 @@ impl Operation {
     }
 }
 
-/// One operation by one way.
 #[derive(Clone, Debug)]
 struct Series {
     operation: Operation,
-    /// How many; 0 is direct.
+    /// Number of helpers; 0 is direct.
     helpers: usize,
     rounds: Vec<Curve>,
 }
 
-/// What a round saw, rate by rate.
+/// Results of a round, for each rate; no step beyond the end of the curve.
 type Curve = Vec<(Point, Option<Step>)>;
 
 impl Series {
@@ -130,13 +127,13 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let count = effort.helpers.iter().copied().max().unwrap_or(1).max(1);
     let stage = Stage::set_with("latency", setting, Middles { count, quota: None })?;
-    let _ = writeln!(out, "{}; {} connections", setting.placement.words(), effort.connections);
+    let _ = writeln!(out, "{}; {} connections", setting.placement.description(), effort.connections);
     let pair = stage.pair(Speech::Memcached, &[64])?;
-    // Algorithm 1 leaves its interval wherever evenly spaced requests found it, anywhere up to its cap.
+    // Not Algorithm 1: under evenly spaced requests its interval can stay at any value up to its cap.
     let kind = HelperKind { library: true, batch: "fixed", max_delay: setting.max_delay };
     let helpers = stage.helpers(pair.link, &kind)?;
     stage.server.set_quota(setting.quota)?;
@@ -155,11 +152,12 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let Course { tally, helpers, .. } = course;
     drop(helpers);
     let ended = ended.and_then(|()| stage.close());
-    machine.lab.insert(QUOTA.into(), quota_words(setting.quota));
-    let words = format!("1 thread each, a batch each {:?}", setting.max_delay);
-    machine.lab.insert("helpers".into(), format!("{words}; {}", setting.placement.helper_words(count)));
+    machine.lab.insert(QUOTA.into(), quota_text(setting.quota));
+    let cores = setting.placement.helper_cores_text(count);
+    let helpers = format!("1 thread each, a batch each {:?}; {cores}", setting.max_delay);
+    machine.lab.insert("helpers".into(), helpers);
     let mut results = Results::new("load-latency", machine);
-    findings::state(&series, effort, &mut results);
+    findings::add_results(&series, effort, &mut results);
     results.checks = tally.checks();
     Ok(results.after(ended))
 }
@@ -175,14 +173,14 @@ struct Course<'a> {
 }
 
 impl<'a> Course<'a> {
-    /// One system from the lowest rate upwards. Has a point for each rate.
+    /// Measures one system from the lowest rate upwards. Returns a point for each rate.
     fn curve(&mut self, round: usize, series: &Series) -> Result<Curve, Error> {
         let mut session = self.start(series)?;
         let mut curve = Curve::new();
         let mut spoilt_in_a_row = 0;
         for &rate in &self.effort.rates {
             let (point, step) = self.point(&mut session, rate, series)?;
-            tell(self.out, round, series, &point, &step);
+            print_round(self.out, round, series, &point, &step);
             spoilt_in_a_row = if matches!(point, Point::Spoilt(_)) { spoilt_in_a_row + 1 } else { 0 };
             let ends = matches!(point, Point::Over | Point::Limit(_)) || spoilt_in_a_row == SPOILT_RATES_MAX;
             curve.push((point, Some(step)));
@@ -190,7 +188,7 @@ impl<'a> Course<'a> {
                 break;
             }
         }
-        // What is beyond the end is as the end was.
+        // Rates beyond the end of the curve get the point of its end.
         if let Some((end, _)) = curve.last() {
             let beyond = match end {
                 Point::Spoilt(why) => Point::Limit(format!("lower rates were spoilt already: {why}")),
@@ -205,12 +203,11 @@ impl<'a> Course<'a> {
         Ok(curve)
     }
 
-    /// Clients of a system, connected, and moved where they are helped.
     fn start(&self, series: &Series) -> Result<Session<'a>, Error> {
         let traffic = series.operation.traffic();
         let server = if series.helpers == 0 { &self.pair.plain } else { &self.pair.shimmed };
         let plain = self.stage.clients(server.address(), &traffic, self.effort.connections);
-        let helpers: Vec<SocketAddr> = self.through(series).iter().map(|helper| helper.address).collect();
+        let helpers: Vec<SocketAddr> = self.helpers_of(series).iter().map(|helper| helper.address).collect();
         let helpers = (!helpers.is_empty()).then(|| (helpers, self.stage.client_key().to_owned()));
         let clients = Clients { helpers, pace: self.setting.pace, ..plain };
         let mut session = self.stage.session_of(&clients, &traffic)?;
@@ -220,8 +217,7 @@ impl<'a> Course<'a> {
         Ok(session)
     }
 
-    /// The helpers of a system.
-    fn through(&self, series: &Series) -> &[Helper] {
+    fn helpers_of(&self, series: &Series) -> &[Helper] {
         &self.helpers[..series.helpers.min(self.helpers.len())]
     }
 
@@ -230,7 +226,7 @@ impl<'a> Course<'a> {
         again(
             tries,
             || {
-                let step = session.step(rate, settle, length, self.through(series))?.step;
+                let step = session.step(rate, settle, length, self.helpers_of(series))?.step;
                 Ok((judge(&step, self.setting, series.helpers), step))
             },
             |(point, _)| !matches!(point, Point::Spoilt(_)),
@@ -240,9 +236,10 @@ impl<'a> Course<'a> {
 
 fn judge(step: &Step, setting: &Setting, helpers: usize) -> Point {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let own: BTreeSet<usize> = (0..helpers).map(|n| setting.placement.helper_core(n, cores)).collect();
-    // Helpers with cores of their own share the work evenly: what is judged is the core of one.
-    let used = Used { helper_s: step.used.helper_s / own.len().max(1) as f64, ..step.used };
+    let helper_cores: BTreeSet<usize> =
+        (0..helpers).map(|n| setting.placement.helper_core(n, cores)).collect();
+    // Helpers on several cores share the work evenly; the limit holds for one core.
+    let used = Used { helper_s: step.used.helper_s / helper_cores.len().max(1) as f64, ..step.used };
     let step = Step { used, ..step.clone() };
     if let Some(why) = too_busy(&step.used) {
         return Point::Limit(why);
@@ -254,15 +251,15 @@ fn judge(step: &Step, setting: &Setting, helpers: usize) -> Point {
     }
 }
 
-fn tell(out: &mut dyn Write, round: usize, series: &Series, point: &Point, step: &Step) {
+fn print_round(out: &mut dyn Write, round: usize, series: &Series, point: &Point, step: &Step) {
     let verdict = match point {
         Point::P99(_) => String::new(),
         Point::Over => " (later than is of use)".into(),
-        Point::Spoilt(why) => spoilt_words(Some(why)),
+        Point::Spoilt(why) => spoilt_suffix(Some(why)),
         Point::Limit(why) => format!(" (the end of what this machine can show: {why})"),
     };
     let p99 = milliseconds(step.span.p99_us(), "without a reply");
-    say(
+    print_line(
         out,
         format_args!(
             "round {}: {}, {} at {}/s: p99 {p99}; server {:.1} % of a core, helpers {:.0} %, clients {:.0} %{verdict}",

@@ -1,8 +1,8 @@
-//! What packet loss does to clients, direct and helped: a lost packet of a batch delays everybody whose bytes come after it
-//! (head-of-line blocking). Packets are lost on the cable of the server's host, each by itself, in both directions; the
-//! clients' cables are whole.
+//! Effects of packet loss on direct and helped clients: a lost packet of a batch delays every client with later bytes
+//! on the same link (head-of-line blocking). Packets are lost independently on the cable of the server's host, in both
+//! directions, and not on other cables.
 //!
-//! Nobody has a quota: what is shown is loss, not overload. Rounds are interleaved.
+//! No host has a quota: the experiment shows loss, not overload. Rounds are interleaved.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,20 +13,19 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{say, spoilt_words, turns};
+use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
 use crate::results::{Check, Results, Row, left_out};
 use crate::scene::Setting;
 use crate::stage::{Cost, Stage};
 
-/// Plain clients, direct or of the helper.
 const CONNECTIONS: u32 = 200;
-/// How long the helper waits for a fuller batch: its default.
+/// The helper's default batch delay.
 const MAX_DELAY: Duration = Duration::from_micros(200);
-/// Without loss, next to nothing takes so long; a packet that must be sent again does.
+/// Requests above this latency count as delayed: retransmissions take longer, almost everything else is faster.
 const DELAYED_US: u64 = 5_000;
-/// Counters of TCP that tell how lost packets were noticed.
+/// Names of rows, and TCP counters of how lost packets were noticed.
 const COUNTERS: [(&str, &str); 4] = [
     ("segments_sent_again", "Tcp:RetransSegs"),
     ("timeouts", "TcpExt:TCPTimeouts"),
@@ -34,25 +33,25 @@ const COUNTERS: [(&str, &str); 4] = [
     ("tail_loss_probes", "TcpExt:TCPLossProbes"),
 ];
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
     /// Shares of packets that are lost, 0 to 1.
     pub shares: Vec<f64>,
-    /// Offered, in requests a second.
+    /// Offered rate, in requests a second.
     pub rate_per_s: f64,
-    /// Before each measurement.
+    /// Pause before each measurement.
     pub settle: Duration,
-    /// Of each measurement.
+    /// Length of each measurement.
     pub length: Duration,
-    /// A spoilt run is done so many times in all.
+    /// Most attempts at a spoilt run, the first included.
     pub tries: u32,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             rounds: 5,
@@ -64,28 +63,25 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort { rounds: 2, length: Duration::from_secs(4), tries: 1, ..Effort::full() }
     }
 }
 
-/// What one run saw.
 #[derive(Clone, Debug)]
-struct Seen {
+struct Measurement {
     cost: Cost,
     packets: LostPackets,
-    /// By our names, the server's and the helper's or clients' together.
+    /// TCP counters by row name, summed over all hosts.
     counters: BTreeMap<&'static str, u64>,
 }
 
-/// One system at one share of loss.
 #[derive(Clone, Debug)]
 struct Series {
     helped: bool,
     share: f64,
-    /// Spoilt runs as well.
-    seen: Vec<Seen>,
+    seen: Vec<Measurement>,
 }
 
 /// Runs the experiment.
@@ -94,13 +90,13 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("loss", setting)?;
     let _ = writeln!(
         out,
         "{}; no quota; {}/s offered over {CONNECTIONS} connections",
-        setting.placement.words(),
+        setting.placement.description(),
         effort.rate_per_s
     );
     let mut pair = stage.pair(Speech::Memcached, &[64])?;
@@ -117,16 +113,16 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         let (target, through) =
             if helped { (helper.address, Some(&helper)) } else { (pair.plain.address(), None) };
         for _ in 0..effort.tries.max(1) {
-            // Connected while the cable is whole: a lost SYN costs a second, which says nothing about requests.
+            // Connect before loss begins: a lost SYN delays its client by a second, and only requests are measured.
             let mut session = stage.session(target, &Traffic::default(), CONNECTIONS)?;
             let loss = stage.server.lose(share)?;
-            let begin = look(&stage)?;
+            let begin = read_counters(&stage)?;
             let cost = session.measure(effort.rate_per_s, effort.settle, effort.length, through)?;
-            let seen = since(cost, &look(&stage)?, &begin);
+            let seen = since(cost, &read_counters(&stage)?, &begin);
             drop(loss);
             tally.add(&session.finish()?);
             pair.check()?;
-            tell(out, round, &series[at], &seen);
+            print_round(out, round, &series[at], &seen);
             let good = seen.cost.spoilt.is_none();
             series[at].seen.push(seen);
             if good {
@@ -148,8 +144,8 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     Ok(results.after(course))
 }
 
-/// Counters of the server's host and of those who talk to it.
-fn look(stage: &Stage) -> Result<(LostPackets, BTreeMap<&'static str, u64>), Error> {
+/// Packet counters of the server's cable, and TCP counters of all hosts.
+fn read_counters(stage: &Stage) -> Result<(LostPackets, BTreeMap<&'static str, u64>), Error> {
     let mut counters = BTreeMap::new();
     for host in [&stage.server, &stage.middle, &stage.client] {
         let all = host.tcp_counters()?;
@@ -164,14 +160,14 @@ fn since(
     cost: Cost,
     (packets, counters): &(LostPackets, BTreeMap<&'static str, u64>),
     (packets_before, counters_before): &(LostPackets, BTreeMap<&'static str, u64>),
-) -> Seen {
+) -> Measurement {
     let packets = LostPackets {
         seen: packets.seen.saturating_sub(packets_before.seen),
         lost: packets.lost.saturating_sub(packets_before.lost),
     };
     let before = |name: &str| counters_before.get(name).copied().unwrap_or(0);
     let counters = counters.iter().map(|(name, count)| (*name, count.saturating_sub(before(name)))).collect();
-    Seen { cost, packets, counters }
+    Measurement { cost, packets, counters }
 }
 
 impl Series {
@@ -180,23 +176,21 @@ impl Series {
     }
 }
 
-impl Seen {
-    /// Requests that took long, in the measured span.
+impl Measurement {
     fn delayed(&self) -> u64 {
         self.cost.span.latency_us.count_above(DELAYED_US)
     }
 
-    /// Packets lost, as a share of those that passed.
     fn lost_share(&self) -> f64 {
         if self.packets.seen > 0 { self.packets.lost as f64 / self.packets.seen as f64 } else { 0.0 }
     }
 }
 
 fn rows(series: &Series, effort: &Effort, results: &mut Results) {
-    let good: Vec<&Seen> = series.seen.iter().filter(|seen| seen.cost.spoilt.is_none()).collect();
+    let good: Vec<&Measurement> = series.seen.iter().filter(|seen| seen.cost.spoilt.is_none()).collect();
     let reasons: Vec<String> = series.seen.iter().filter_map(|seen| seen.cost.spoilt.clone()).collect();
     let spoilt = left_out(&reasons, series.seen.len());
-    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>, note: &str| {
+    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Measurement) -> Option<f64>, note: &str| {
         let values: Vec<f64> = good.iter().filter_map(|seen| value(seen)).collect();
         let row = Row::new(series.name(), metric, unit, &values)
             .param("loss_percent", 100.0 * series.share)
@@ -214,7 +208,8 @@ fn rows(series: &Series, effort: &Effort, results: &mut Results) {
         &|seen| Some(100.0 * seen.delayed() as f64 / seen.cost.requests.max(1) as f64),
         "> 5 ms",
     );
-    // Settling is not in the measured span, so the lost packets of the whole run are scaled to it.
+    // Lost packets are counted over the whole run, delayed requests without the settling time: scale to the measured
+    // span.
     let span_share = effort.length.as_secs_f64() / (effort.length + effort.settle).as_secs_f64();
     row(
         "delayed_per_lost_packet",
@@ -224,7 +219,6 @@ fn rows(series: &Series, effort: &Effort, results: &mut Results) {
         },
         "requests > 5 ms for each lost packet: above 1 is head-of-line blocking",
     );
-    // What the machine itself held up is not loss.
     row("machine_stalled_ms", "ms", &|seen| Some(1000.0 * seen.cost.used.stalled_s), "");
     row("lost_packets", "packets", &|seen| Some(seen.packets.lost as f64), "whole run, both directions");
     row("lost_share", "%", &|seen| Some(100.0 * seen.lost_share()), "");
@@ -236,26 +230,26 @@ fn rows(series: &Series, effort: &Effort, results: &mut Results) {
     }
 }
 
-/// That packets were lost where they were to be lost, and nowhere else.
+/// Checks that packets were lost in runs with loss, and in no other.
 fn lossy(series: &[Series]) -> Check {
     let of = |lossy: bool| {
         let runs = series.iter().filter(move |s| (s.share > 0.0) == lossy).flat_map(|s| &s.seen);
         runs.map(|seen| seen.packets.lost).sum::<u64>()
     };
     let any_lossy = series.iter().any(|s| s.share > 0.0 && !s.seen.is_empty());
-    let detail = format!("{} packets lost where loss was asked for, {} elsewhere", of(true), of(false));
+    let detail = format!("{} packets lost in runs with loss, {} in runs without", of(true), of(false));
     Check::new("loss_as_asked", of(false) == 0 && (of(true) > 0 || !any_lossy), detail)
 }
 
-fn tell(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
+fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Measurement) {
     let ms = |q: f64| {
         seen.cost
             .span
             .quantile_us(q)
             .map_or("unanswered".into(), |us| format!("{:.1} ms", us as f64 / 1000.0))
     };
-    let spoilt = spoilt_words(seen.cost.spoilt.as_deref());
-    say(
+    let spoilt = spoilt_suffix(seen.cost.spoilt.as_deref());
+    print_line(
         out,
         format_args!(
             "round {}: {} at {} % loss: p50 {}, p99 {}, p99.9 {}; {} packets of {} lost{spoilt}",
@@ -278,25 +272,25 @@ mod tests {
     use crate::relief::Span;
     use spillway_load::histogram::Histogram;
 
-    fn seen(delayed: u64, lost: u64) -> Seen {
+    fn seen(delayed: u64, lost: u64) -> Measurement {
         let mut latency_us = Histogram::default();
         latency_us.record(400, 1_000 - delayed);
         latency_us.record(210_000, delayed);
         let span = Span { offered: 1_000, served: 1_000, latency_us };
         let cost = Cost { requests: 1_000, span, ..Cost::default() };
-        Seen {
+        Measurement {
             cost,
             packets: LostPackets { seen: 4_000, lost },
             counters: BTreeMap::from([("timeouts", lost)]),
         }
     }
 
-    fn series(helped: bool, share: f64, seen: Vec<Seen>) -> Series {
+    fn series(helped: bool, share: f64, seen: Vec<Measurement>) -> Series {
         Series { helped, share, seen }
     }
 
     #[test]
-    fn blocking_is_told_for_each_lost_packet() {
+    fn delayed_requests_are_counted_for_each_lost_packet() {
         let effort = Effort { settle: Duration::ZERO, ..Effort::full() };
         let mut results = Results::new("loss", Machine::default());
         rows(&series(true, 0.01, vec![seen(80, 4)]), &effort, &mut results);
@@ -308,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cable_that_is_whole_loses_nothing() {
+    fn packets_are_lost_only_in_runs_with_loss() {
         let fine = [series(false, 0.0, vec![seen(0, 0)]), series(false, 0.01, vec![seen(3, 3)])];
         assert!(lossy(&fine).ok);
         assert!(!lossy(&[series(false, 0.0, vec![seen(0, 1)])]).ok);

@@ -1,8 +1,8 @@
-//! How much goes through at which payload: messages a second at saturation, direct and helped, for servers of a small and a
-//! larger quota; and the payload up to which helping gives more (PostMan, Figure 8).
+//! Messages a second at saturation against the payload, direct and helped, for servers with a small and a larger quota;
+//! and the payload up to which helping raises throughput (PostMan, Figure 8).
 //!
-//! The server echoes, as the paper's ping-pong does: there is nothing but packets to process. Clients are closed loops, as
-//! many as it takes to saturate it. Rounds are interleaved: each asks both ways once at every payload, in turning order.
+//! The server echoes, like the paper's ping-pong, so that it only processes packets. Closed loops saturate it. Rounds
+//! are interleaved: each measures both paths once at every payload, in rotating order.
 
 mod findings;
 
@@ -14,7 +14,7 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{Rounds, say, spoilt_words};
+use crate::experiments::common::rounds::{Rounds, print_line, spoilt_suffix};
 use crate::experiments::common::saturation::{limit, spoilt};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
@@ -23,36 +23,35 @@ use crate::results::Results;
 use crate::scene::Setting;
 use crate::stage::{Echo, Helper, HelperKind, Middles, QUOTA, Stage, Taken};
 
-/// Of the quotas. Nobody looks at latencies here, so that it may be long enough for small shares.
+/// Period of the quotas. Long enough for a small quota; latencies, which it would raise, are not measured here.
 const PERIOD: Duration = Duration::from_millis(20);
-/// For plain clients. A long delay, for what is asked is how much goes through.
+/// A helper for plain clients, with a long batch delay: the experiment measures throughput, not latency.
 const HELPER: HelperKind =
     HelperKind { library: false, batch: "fixed", max_delay: Duration::from_micros(1_000) };
 
-/// As notes call the limiting host.
-const WHO: &str = "the server";
+const LIMITING_HOST: &str = "the server";
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
     /// Payloads, rising, in bytes.
     pub payloads: Vec<usize>,
-    /// What the server may use, in percent of a core: the "one core" of this laboratory, and more.
+    /// Quotas of the server, in percent of a core. The first stands for the paper's server with one core.
     pub quotas_percent: Vec<f64>,
-    /// Closed loops.
+    /// Number of closed loops.
     pub connections: u32,
-    /// Before each measurement.
+    /// Pause before each measurement.
     pub settle: Duration,
-    /// Of each measurement.
+    /// Length of each measurement.
     pub length: Duration,
-    /// A spoilt measurement is done so many times in all.
+    /// Most attempts at a spoilt measurement, the first included.
     pub tries: u32,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             rounds: 5,
@@ -65,7 +64,7 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort {
             rounds: 3,
@@ -78,41 +77,38 @@ impl Effort {
     }
 }
 
-/// Which way messages take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Path {
     Direct,
     Helped,
 }
 
-impl Way {
+impl Path {
     fn name(self) -> &'static str {
         match self {
-            Way::Direct => "direct",
-            Way::Helped => "helped",
+            Path::Direct => "direct",
+            Path::Helped => "helped",
         }
     }
 }
 
-/// One way at one payload and quota.
 #[derive(Clone, Debug)]
 struct Series {
-    way: Way,
+    path: Path,
     payload: usize,
     quota_percent: f64,
-    rounds: Rounds<Seen>,
+    rounds: Rounds<Measurement>,
 }
 
-/// What one round saw.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Seen {
+struct Measurement {
     messages_per_s: f64,
-    /// CPU time of the server's host for each, in µs.
+    /// CPU time of the server's host for each message, in µs.
     server_us: f64,
-    /// Of its quota, 0 to 1.
+    /// Used share of the server's quota, 0 to 1.
     quota_share: f64,
     messages_per_batch: Option<f64>,
-    /// Who else was busy, where the server was not the limit.
+    /// CPU use of all hosts, if the server did not use up its quota.
     limit: Option<String>,
 }
 
@@ -122,25 +118,25 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set_with("payload", setting, Middles { count: 1, quota: None })?;
-    let _ = writeln!(out, "{}; {} closed loops", setting.placement.words(), effort.connections);
+    let _ = writeln!(out, "{}; {} closed loops", setting.placement.description(), effort.connections);
     let echo = stage.echo()?;
     let helper = stage.helpers(echo.link, &HELPER)?.remove(0);
     let mut course = Course { effort, stage: &stage, echo, helper, tally: Tally::default(), out };
     let mut series: Vec<Series> = Vec::new();
     for &payload in &effort.payloads {
-        for way in [Way::Direct, Way::Helped] {
+        for path in [Path::Direct, Path::Helped] {
             series.extend(effort.quotas_percent.iter().map(|&quota_percent| Series {
-                way,
+                path,
                 payload,
                 quota_percent,
                 rounds: Rounds::default(),
             }));
         }
     }
-    // The quotas of one payload and way are asked one after the other, of the same clients.
+    // The quotas of one payload and path are measured one after the other, with the same clients.
     let quotas = effort.quotas_percent.len().max(1);
     let mut machine = stage.machine(&[])?;
     let ended = (0..effort.rounds).try_for_each(|round| {
@@ -159,7 +155,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     machine.lab.insert("helper".into(), format!("1 thread, a batch each {:?}", HELPER.max_delay));
     machine.lab.insert("connections".into(), format!("{} closed loops", effort.connections));
     let mut results = Results::new("payload", machine);
-    findings::state(&series, effort, &mut results);
+    findings::add_results(&series, effort, &mut results);
     results.checks = tally.checks();
     Ok(results.after(ended))
 }
@@ -174,17 +170,16 @@ struct Course<'a> {
 }
 
 impl Course<'_> {
-    /// All quotas of one way and payload.
     fn turn(&mut self, round: usize, quotas: &mut [Series]) -> Result<(), Error> {
-        let Some(&Series { way, payload, .. }) = quotas.first() else { return Ok(()) };
+        let Some(&Series { path, payload, .. }) = quotas.first() else { return Ok(()) };
         let traffic =
             Traffic { speech: Speech::Echo, value_size: payload, closed: true, ..Traffic::default() };
-        let (target, helper) = match way {
-            Way::Direct => (self.echo.plain, None),
-            Way::Helped => (self.helper.address, Some(&self.helper)),
+        let (target, helper) = match path {
+            Path::Direct => (self.echo.plain, None),
+            Path::Helped => (self.helper.address, Some(&self.helper)),
         };
         let Effort { settle, length, tries, .. } = *self.effort;
-        // Connecting is not what is limited.
+        // No quota while clients connect: only the measurement is limited.
         self.stage.server.set_quota(None)?;
         let mut session = self.stage.session(target, &traffic, self.effort.connections)?;
         for series in quotas {
@@ -194,9 +189,9 @@ impl Course<'_> {
                 tries,
                 || {
                     let taken = session.step(0.0, settle, length, helper)?;
-                    let seen = Seen::of(&taken, quota);
-                    let spoilt = spoilt(&taken.step.used, WHO, seen.quota_share);
-                    tell(self.out, round, series, &seen, spoilt.as_deref());
+                    let seen = Measurement::of(&taken, quota);
+                    let spoilt = spoilt(&taken.step.used, LIMITING_HOST, seen.quota_share);
+                    print_round(self.out, round, series, &seen, spoilt.as_deref());
                     Ok((seen, spoilt))
                 },
                 |(_, spoilt)| spoilt.is_none(),
@@ -210,32 +205,32 @@ impl Course<'_> {
     }
 }
 
-impl Seen {
-    fn of(taken: &Taken, quota: Quota) -> Seen {
+impl Measurement {
+    fn of(taken: &Taken, quota: Quota) -> Measurement {
         let used = &taken.step.used;
         let served = taken.step.span.served as f64;
         let server_s = used.server_s();
         let quota_share = used.quota_share(Some(quota)).unwrap_or(0.0);
-        Seen {
+        Measurement {
             messages_per_s: if used.seconds > 0.0 { served / used.seconds } else { 0.0 },
             server_us: if served > 0.0 { server_s * 1e6 / served } else { f64::NAN },
             quota_share,
             messages_per_batch: used.messages_per_batch(),
-            limit: limit(used, WHO, quota_share),
+            limit: limit(used, LIMITING_HOST, quota_share),
         }
     }
 }
 
-fn tell(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen, spoilt: Option<&str>) {
+fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Measurement, spoilt: Option<&str>) {
     let limit = seen.limit.as_ref().map_or(String::new(), |limit| format!(" ({limit})"));
-    let spoilt = spoilt_words(spoilt);
-    say(
+    let spoilt = spoilt_suffix(spoilt);
+    print_line(
         out,
         format_args!(
             "round {}: {} B {}, {} % of a core: {:.0} messages/s, {:.2} µs of server CPU each{limit}{spoilt}",
             round + 1,
             series.payload,
-            series.way.name(),
+            series.path.name(),
             series.quota_percent,
             seen.messages_per_s,
             seen.server_us,

@@ -1,7 +1,7 @@
-//! What a request costs the server's host: over plain connections, with the shim loaded, in batches of given sizes, in
-//! batches as real helpers reach them, pipelined, and as multiget. memcached and redis, nobody with a quota.
+//! CPU time of the server's host for a request: over plain connections, with the shim loaded, in batches of given
+//! sizes, through real helpers, pipelined, and as multiget. memcached and redis, without quotas.
 //!
-//! Rounds are interleaved: each asks every way once. Ratios compare within a round.
+//! Rounds are interleaved: each measures every path once. Ratios compare within a round.
 
 mod findings;
 
@@ -19,7 +19,7 @@ use spillway_load::protocol::store::Store;
 use crate::driver::{LinkDriver, Links, ManyKeys, PipeDriver};
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{say, spoilt_words, turns};
+use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
 use crate::measure::again;
@@ -27,48 +27,47 @@ use crate::results::Results;
 use crate::scene::Setting;
 use crate::stage::{Cost, Helper, KEYS, Pair, Stage, process_cpu, space};
 
-/// Plain connections, and clients of a helper.
 const CONNECTIONS: u32 = 200;
-/// How long helpers wait for a fuller batch: their default.
+/// The helper's default batch delay.
 const MAX_DELAY: Duration = Duration::from_micros(200);
-/// Links at a time, at most: small batches then have fewer clients than plain connections.
+/// Most links of a driver; with small batches it then has fewer clients than [`CONNECTIONS`].
 const LINKS_MAX: u16 = 40;
-/// Virtual connections of drivers begin at this port, those of the next link so much above.
+/// First client port of a driver's first link, and the distance to that of the next link.
 const PORTS: (u16, u16) = (20_000, 1_000);
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
     /// Pairs of a server without and with the shim.
     pub pairs: usize,
     /// Rounds of batches.
     pub rounds: usize,
-    /// Rounds of mixes, of helpers, and of pipelines.
+    /// Rounds of mixes, pipelines, and offered rates.
     pub side_rounds: usize,
-    /// Rounds of batches over links that are encrypted and over links that are not.
+    /// Rounds that compare encrypted with unencrypted links.
     pub link_rounds: usize,
-    /// Sizes of batches.
+    /// Sizes of batches, in messages.
     pub batches: Vec<u16>,
-    /// Values and get ratios besides GET of 64 B.
+    /// Value sizes in bytes and shares of GETs, besides GET of 64 B.
     pub mixes: Vec<(usize, f64)>,
-    /// Batches of the mixes, and those that are compared with and without encryption.
+    /// Sizes of batches for mixes, for single batches, and for the comparison of links.
     pub mix_batches: Vec<u16>,
-    /// Rates offered through helpers, in requests a second.
+    /// Offered rates, direct and through a helper, in requests a second.
     pub rates: Vec<f64>,
-    /// Requests in a row, and keys in a multiget.
+    /// Numbers of pipelined requests, and of keys in a multiget.
     pub depths: Vec<usize>,
-    /// Before each measurement.
+    /// Pause before each measurement.
     pub settle: Duration,
-    /// Of each measurement.
+    /// Length of each measurement.
     pub length: Duration,
-    /// How long everybody is idle.
+    /// Length of the measurement with idle clients.
     pub idle: Duration,
-    /// A spoilt measurement is done so many times in all.
+    /// Most attempts at a spoilt measurement, the first included.
     pub tries: u32,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             pairs: 16,
@@ -87,7 +86,7 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort {
             pairs: 5,
@@ -107,40 +106,38 @@ impl Effort {
     }
 }
 
-/// How requests reach the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// Plain connections, to a server without the shim.
+enum Path {
+    /// Plain connections to a server without the shim.
     Plain,
-    /// Plain connections, to a server with the shim.
+    /// Plain connections to a server with the shim.
     Shim,
-    /// As many clients as plain, whose requests come in batches of so many, each batch on a link of its own.
+    /// Batches of this size on [`links`] links at the same time.
     Batch(u16),
-    /// The same over links of the last version without encryption.
+    /// [`Path::Batch`] over links of the last version without encryption.
     Unencrypted(u16),
-    /// One link, with one batch of so many at a time: the server sleeps between two of them.
+    /// One batch of this size at a time on a single link: the server sleeps between batches.
     Alone(u16),
-    /// One plain connection with so many requests in a row.
+    /// One plain connection with this number of pipelined requests.
     Pipelined(usize),
-    /// One plain connection with requests for so many keys.
+    /// One plain connection with requests for this number of keys.
     Multiget(usize),
 }
 
-/// One way, measured again and again; `None` where nothing could be had.
+/// All measurements of one path; `None` for a spoilt one.
 #[derive(Clone, Debug)]
 struct Series {
     speech: Speech,
-    way: Way,
+    path: Path,
     value_size: usize,
     get_ratio: f64,
-    /// Which rounds these are: ratios compare within them.
+    /// The part of the experiment; ratios compare series of the same part.
     part: &'static str,
     costs: Vec<Option<Cost>>,
-    /// Why measurements were left out.
     spoilt: Vec<String>,
 }
 
-/// The same at an offered rate, direct and through a real helper.
+/// All measurements at an offered rate, direct and through a helper.
 #[derive(Clone, Debug)]
 struct Offered {
     speech: Speech,
@@ -150,7 +147,7 @@ struct Offered {
     spoilt: Vec<String>,
 }
 
-/// What it costs to be there, in percent of a core.
+/// CPU use with idle clients, in percent of a core.
 #[derive(Clone, Copy, Debug)]
 struct Idle {
     speech: Speech,
@@ -159,14 +156,13 @@ struct Idle {
     plain_percent: f64,
 }
 
-/// Everything that was measured.
 #[derive(Debug, Default)]
 struct Measured {
     series: Vec<Series>,
     offered: Vec<Offered>,
     idle: Vec<Idle>,
     tally: Tally,
-    /// Requests of drivers, all checked.
+    /// Requests of drivers; a driver checks all replies.
     driven: u64,
 }
 
@@ -176,7 +172,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, &[Speech::Memcached, Speech::Redis], out)
 }
 
-/// Runs it on some servers, with so much effort.
+/// Runs the experiment on the given server programs, with a given effort.
 pub fn run_with(
     setting: &Setting,
     effort: &Effort,
@@ -184,14 +180,14 @@ pub fn run_with(
     out: &mut dyn Write,
 ) -> Result<Results, Error> {
     let stage = Stage::set("cost", setting)?;
-    let _ = writeln!(out, "{}; no quota", setting.placement.words());
+    let _ = writeln!(out, "{}; no quota", setting.placement.description());
     let mut course = Course { effort, stage: &stage, out, measured: Measured::default() };
     let machine = stage.machine(&[("memcached", "-V"), ("redis-server", "-v")])?;
     let ended = servers.iter().try_for_each(|&speech| course.server(speech));
     let mut measured = course.measured;
     let ended = ended.and_then(|()| stage.close());
     let mut results = Results::new("server-cost", machine);
-    findings::state(&mut measured, effort, &mut results);
+    findings::add_results(&mut measured, effort, &mut results);
     Ok(results.after(ended))
 }
 
@@ -203,7 +199,6 @@ struct Course<'a> {
 }
 
 impl Course<'_> {
-    /// Everything about one server program.
     fn server(&mut self, speech: Speech) -> Result<(), Error> {
         let mut sizes = vec![64];
         sizes.extend(self.effort.mixes.iter().filter(|(_, gets)| *gets == 1.0).map(|(size, _)| *size));
@@ -211,38 +206,37 @@ impl Course<'_> {
         let mut pair = self.stage.pair(speech, &sizes)?;
         let helper = self.stage.helper(pair.link, MAX_DELAY)?;
         self.idle(&pair, &helper)?;
-        self.rounds(&mut pair, "pairs", &[(Way::Plain, 64, 1.0), (Way::Shim, 64, 1.0)], self.effort.pairs)?;
-        let mut plan = vec![(Way::Plain, 64, 1.0)];
-        plan.extend(self.effort.batches.iter().map(|&batch| (Way::Batch(batch), 64, 1.0)));
-        plan.extend(self.effort.mix_batches.iter().map(|&batch| (Way::Alone(batch), 64, 1.0)));
+        self.rounds(&mut pair, "pairs", &[(Path::Plain, 64, 1.0), (Path::Shim, 64, 1.0)], self.effort.pairs)?;
+        let mut plan = vec![(Path::Plain, 64, 1.0)];
+        plan.extend(self.effort.batches.iter().map(|&batch| (Path::Batch(batch), 64, 1.0)));
+        plan.extend(self.effort.mix_batches.iter().map(|&batch| (Path::Alone(batch), 64, 1.0)));
         self.rounds(&mut pair, "batches", &plan, self.effort.rounds)?;
-        let both = |&batch: &u16| [(Way::Batch(batch), 64, 1.0), (Way::Unencrypted(batch), 64, 1.0)];
+        let both = |&batch: &u16| [(Path::Batch(batch), 64, 1.0), (Path::Unencrypted(batch), 64, 1.0)];
         let plan: Vec<_> = self.effort.mix_batches.iter().flat_map(both).collect();
         self.rounds(&mut pair, "links", &plan, self.effort.link_rounds)?;
         let mut plan = Vec::new();
         for &(size, gets) in &self.effort.mixes {
-            plan.push((Way::Plain, size, gets));
-            plan.extend(self.effort.mix_batches.iter().map(|&batch| (Way::Batch(batch), size, gets)));
+            plan.push((Path::Plain, size, gets));
+            plan.extend(self.effort.mix_batches.iter().map(|&batch| (Path::Batch(batch), size, gets)));
         }
         for &depth in &self.effort.depths {
-            plan.extend([(Way::Pipelined(depth), 64, 1.0), (Way::Multiget(depth), 64, 1.0)]);
+            plan.extend([(Path::Pipelined(depth), 64, 1.0), (Path::Multiget(depth), 64, 1.0)]);
         }
         self.rounds(&mut pair, "mixes", &plan, self.effort.side_rounds)?;
         self.offered(&mut pair, &helper)
     }
 
-    /// Rounds of some ways, interleaved.
     fn rounds(
         &mut self,
         pair: &mut Pair,
         part: &'static str,
-        plan: &[(Way, usize, f64)],
+        plan: &[(Path, usize, f64)],
         rounds: usize,
     ) -> Result<(), Error> {
         let first = self.measured.series.len();
-        self.measured.series.extend(plan.iter().map(|&(way, value_size, get_ratio)| Series {
+        self.measured.series.extend(plan.iter().map(|&(path, value_size, get_ratio)| Series {
             speech: pair.speech,
-            way,
+            path,
             value_size,
             get_ratio,
             part,
@@ -250,32 +244,31 @@ impl Course<'_> {
             spoilt: Vec::new(),
         }));
         for (round, at) in turns(rounds, plan.len()) {
-            let (way, size, gets) = plan[at];
-            let cost = self.cost(pair, way, size, gets)?;
+            let (path, size, gets) = plan[at];
+            let cost = self.cost(pair, path, size, gets)?;
             let series = &mut self.measured.series[first + at];
-            tell(self.out, &format!("{} {part} {}: {series}", pair.speech, round + 1), &cost);
+            print_round(self.out, &format!("{} {part} {}: {series}", pair.speech, round + 1), &cost);
             series.take(cost);
             pair.check()?;
         }
         Ok(())
     }
 
-    fn cost(&mut self, pair: &Pair, way: Way, size: usize, gets: f64) -> Result<Cost, Error> {
+    fn cost(&mut self, pair: &Pair, path: Path, size: usize, gets: f64) -> Result<Cost, Error> {
         again(
             self.effort.tries,
-            || match way {
-                Way::Plain => self.closed(pair.plain.address(), pair.speech, size, gets),
-                Way::Shim => self.closed(pair.shimmed.address(), pair.speech, size, gets),
+            || match path {
+                Path::Plain => self.closed(pair.plain.address(), pair.speech, size, gets),
+                Path::Shim => self.closed(pair.shimmed.address(), pair.speech, size, gets),
                 _ => match pair.speech {
-                    Speech::Redis => self.driven::<Resp>(pair, way, size, gets),
-                    _ => self.driven::<Text>(pair, way, size, gets),
+                    Speech::Redis => self.driven::<Resp>(pair, path, size, gets),
+                    _ => self.driven::<Text>(pair, path, size, gets),
                 },
             },
             |cost| cost.spoilt.is_none(),
         )
     }
 
-    /// Plain connections in a closed loop.
     fn closed(
         &mut self,
         target: SocketAddr,
@@ -290,11 +283,11 @@ impl Course<'_> {
         Ok(cost)
     }
 
-    /// A driver of our own, on the clients' host.
+    /// Measures requests of a driver ([`crate::driver`]) on the clients' host.
     fn driven<D: ManyKeys + Send>(
         &mut self,
         pair: &Pair,
-        way: Way,
+        path: Path,
         size: usize,
         gets: f64,
     ) -> Result<Cost, Error> {
@@ -308,12 +301,12 @@ impl Course<'_> {
         let failed = |e: String| Error::process(format!("a driver failed: {e}"), "");
         let plain = pair.plain.address();
         let from = |link: u16| SocketAddr::new(stage.client.address(), PORTS.0 + link * PORTS.1);
-        let cost = stage.client.enter(|| match way {
-            Way::Pipelined(depth) => {
+        let cost = stage.client.enter(|| match path {
+            Path::Pipelined(depth) => {
                 let (mut driver, mut store) = (PipeDriver::open(plain).map_err(failed)?, store((0, 1)));
                 stage.cost_of(settle, length, || driver.pipelined(&mut store, depth))
             }
-            Way::Multiget(depth) => {
+            Path::Multiget(depth) => {
                 let mut driver = PipeDriver::open(plain).map_err(failed)?;
                 let mut next = 0;
                 stage.cost_of(settle, length, || {
@@ -322,14 +315,14 @@ impl Course<'_> {
                     driver.multiget::<D>(&space, &keys)
                 })
             }
-            Way::Plain | Way::Shim | Way::Batch(_) | Way::Unencrypted(_) | Way::Alone(_) => {
-                let (batch, links) = match way {
-                    Way::Batch(batch) | Way::Unencrypted(batch) => (batch, links(batch)),
-                    Way::Alone(batch) => (batch, 1),
+            Path::Plain | Path::Shim | Path::Batch(_) | Path::Unencrypted(_) | Path::Alone(_) => {
+                let (batch, links) = match path {
+                    Path::Batch(batch) | Path::Unencrypted(batch) => (batch, links(batch)),
+                    Path::Alone(batch) => (batch, 1),
                     _ => (1, 1),
                 };
-                let encryption = match way {
-                    Way::Unencrypted(_) => Encryption::Off,
+                let encryption = match path {
+                    Path::Unencrypted(_) => Encryption::Off,
                     _ => Encryption::Required,
                 };
                 let open = |link| {
@@ -347,7 +340,6 @@ impl Course<'_> {
         Ok(cost)
     }
 
-    /// Offered rates, direct and through the helper.
     fn offered(&mut self, pair: &mut Pair, helper: &Helper) -> Result<(), Error> {
         let first = self.measured.offered.len();
         self.measured.offered.extend(self.effort.rates.iter().map(|&rate_per_s| Offered {
@@ -366,8 +358,12 @@ impl Course<'_> {
                 let mut session = self.stage.session(target, &traffic, CONNECTIONS)?;
                 for (n, &rate) in self.effort.rates.iter().enumerate() {
                     let cost = session.measure_again(rate, settle, length, through, tries)?;
-                    let way = if helped { "helped" } else { "direct" };
-                    tell(self.out, &format!("{} at {rate}/s {}: {way}", pair.speech, round + 1), &cost);
+                    let path = if helped { "helped" } else { "direct" };
+                    print_round(
+                        self.out,
+                        &format!("{} at {rate}/s {}: {path}", pair.speech, round + 1),
+                        &cost,
+                    );
                     let offered = &mut self.measured.offered[first + n];
                     offered.spoilt.extend(cost.spoilt.clone());
                     let cost = cost.spoilt.is_none().then_some(cost);
@@ -380,18 +376,18 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// A helper with clients who do nothing, and the server behind it.
+    /// Measures a helper with idle clients, and the servers behind it.
     fn idle(&mut self, pair: &Pair, helper: &Helper) -> Result<(), Error> {
         let traffic = Traffic { speech: pair.speech, ..Traffic::default() };
         let session = self.stage.session(helper.address, &traffic, CONNECTIONS)?;
         std::thread::sleep(self.effort.settle);
-        let look = || -> Result<[Duration; 3], Error> {
+        let cpu_times = || -> Result<[Duration; 3], Error> {
             let (shimmed, plain) = (process_cpu(pair.shimmed.pid()), process_cpu(pair.plain.pid()));
             Ok([self.stage.middle_cpu()?.total(), shimmed, plain])
         };
-        let (before, begun) = (look()?, std::time::Instant::now());
+        let (before, begun) = (cpu_times()?, std::time::Instant::now());
         std::thread::sleep(self.effort.idle);
-        let (after, elapsed) = (look()?, begun.elapsed());
+        let (after, elapsed) = (cpu_times()?, begun.elapsed());
         let percent =
             |n: usize| 100.0 * after[n].saturating_sub(before[n]).as_secs_f64() / elapsed.as_secs_f64();
         let idle = Idle {
@@ -417,7 +413,6 @@ impl Series {
         self.costs.push(cost.spoilt.is_none().then_some(cost));
     }
 
-    /// Server CPU for each request, in µs, round by round.
     fn server_us(&self) -> Vec<Option<f64>> {
         self.costs.iter().map(|cost| cost.as_ref().map(Cost::server_us)).collect()
     }
@@ -425,36 +420,36 @@ impl Series {
 
 impl std::fmt::Display for Series {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}, {} of {} B", self.way.name(), request_name(self.get_ratio), self.value_size)
+        write!(f, "{}, {} of {} B", self.path.name(), request_name(self.get_ratio), self.value_size)
     }
 }
 
-impl Way {
+impl Path {
     fn name(self) -> String {
         match self {
-            Way::Plain => "direct, without shim".into(),
-            Way::Shim => "direct, with shim".into(),
-            Way::Batch(batch) => format!("batches of {batch}, links: {}", links(batch)),
-            Way::Unencrypted(batch) => {
+            Path::Plain => "direct, without shim".into(),
+            Path::Shim => "direct, with shim".into(),
+            Path::Batch(batch) => format!("batches of {batch}, links: {}", links(batch)),
+            Path::Unencrypted(batch) => {
                 format!("batches of {batch}, links: {}, not encrypted", links(batch))
             }
-            Way::Alone(batch) => format!("batches of {batch}, one at a time"),
-            Way::Pipelined(depth) => format!("one connection, {depth} pipelined"),
-            Way::Multiget(depth) => format!("one connection, multiget of {depth}"),
+            Path::Alone(batch) => format!("batches of {batch}, one at a time"),
+            Path::Pipelined(depth) => format!("one connection, {depth} pipelined"),
+            Path::Multiget(depth) => format!("one connection, multiget of {depth}"),
         }
     }
 
-    /// Whether the links of this way are encrypted; `None` if it has none.
+    /// The row parameter that states encryption; `None` for a path without links.
     fn links(self) -> Option<&'static str> {
         match self {
-            Way::Batch(_) | Way::Alone(_) => Some("encrypted"),
-            Way::Unencrypted(_) => Some("not encrypted"),
-            Way::Plain | Way::Shim | Way::Pipelined(_) | Way::Multiget(_) => None,
+            Path::Batch(_) | Path::Alone(_) => Some("encrypted"),
+            Path::Unencrypted(_) => Some("not encrypted"),
+            Path::Plain | Path::Shim | Path::Pipelined(_) | Path::Multiget(_) => None,
         }
     }
 }
 
-/// Links that it takes for as many clients as plain connections.
+/// Number of links that gives [`CONNECTIONS`] clients with batches of this size, at most [`LINKS_MAX`].
 fn links(batch: u16) -> u16 {
     (CONNECTIONS as u16 / batch.max(1)).clamp(1, LINKS_MAX)
 }
@@ -467,8 +462,8 @@ fn request_name(get_ratio: f64) -> &'static str {
     }
 }
 
-fn tell(out: &mut dyn Write, what: &str, cost: &Cost) {
-    let spoilt = spoilt_words(cost.spoilt.as_deref());
+fn print_round(out: &mut dyn Write, what: &str, cost: &Cost) {
+    let spoilt = spoilt_suffix(cost.spoilt.as_deref());
     let (us, rate) = (cost.server_us(), cost.rate_per_s());
-    say(out, format_args!("{what}: {us:.2} µs of server CPU a request, {rate:.0}/s{spoilt}"));
+    print_line(out, format_args!("{what}: {us:.2} µs of server CPU a request, {rate:.0}/s{spoilt}"));
 }

@@ -1,5 +1,5 @@
-//! The demo on slower machines: every core is slowed to a half and to a third of its speed, and the demo must still end
-//! relieved, for its scene calibrates itself.
+//! The demo on slower machines: with every core slowed to a half and to a third of its speed, the demo must still end
+//! relieved, because it calibrates itself.
 
 use std::io::{self, Write};
 
@@ -7,52 +7,49 @@ use crate::calibrate::Neighbours;
 use crate::demo::{self, Demo};
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{say, turns};
+use crate::experiments::common::rounds::{print_line, turns};
 use crate::goodput::Tally;
 use crate::machine::Machine;
 use crate::results::{Check, Results, Row, few};
 use crate::scene::Setting;
 
-/// How much is run.
+/// The number of runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Everything takes so many times as long.
+    /// Factors by which all cores are slowed.
     pub slow: Vec<u32>,
-    /// Runs at each of them that must not be spoilt.
+    /// Valid runs with each factor.
     pub runs: usize,
-    /// Spoilt runs are done again, so many times in all at each.
+    /// Most repetitions of spoilt runs, with each factor.
     pub spoilt_max: usize,
 }
 
 impl Effort {
-    /// What the promise needs.
+    /// For the promise in SPECIFICATION.md.
     pub fn full() -> Effort {
         Effort { slow: vec![2, 3], runs: 10, spoilt_max: 5 }
     }
 
-    /// One of each; takes three minutes.
+    /// One run with each factor; takes three minutes.
     pub fn quick() -> Effort {
         Effort { runs: 1, spoilt_max: 0, ..Effort::full() }
     }
 }
 
-/// One demo.
 #[derive(Clone, Debug, PartialEq)]
-struct Seen {
+struct DemoRun {
     capacity_per_s: f64,
     quota_percent: f64,
     sla_ms: f64,
     messages_per_batch: Option<f64>,
     relief_ms: Option<u64>,
-    /// Why it shows nothing, if so.
     spoilt: Vec<String>,
 }
 
-/// All demos at one speed.
 #[derive(Clone, Debug)]
 struct Series {
     slow: u32,
-    seen: Vec<Seen>,
+    seen: Vec<DemoRun>,
 }
 
 /// Runs the experiment.
@@ -61,7 +58,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let mut series: Vec<Series> = effort.slow.iter().map(|&slow| Series { slow, seen: Vec::new() }).collect();
     let mut tally = Tally::default();
@@ -79,22 +76,22 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         )?;
         tally.add(demo.tally());
         machine = demo.results.machine.clone();
-        let one = Seen::of(&demo);
-        say(out, format_args!("run {}, {slow} times slower: {}", round + 1, one.words()));
+        let one = DemoRun::of(&demo);
+        print_line(out, format_args!("run {}, {slow} times slower: {}", round + 1, one.description()));
         seen.push(one);
         Ok(())
     });
     machine.lab.remove("cores");
     let mut results = Results::new("slow-machine", machine);
-    series.iter().for_each(|series| state(series, effort, &mut results));
+    series.iter().for_each(|series| add_results(series, effort, &mut results));
     results.checks.extend(tally.checks());
     Ok(results.after(course))
 }
 
-impl Seen {
-    fn of(demo: &Demo) -> Seen {
+impl DemoRun {
+    fn of(demo: &Demo) -> DemoRun {
         let calibration = demo.calibration();
-        Seen {
+        DemoRun {
             capacity_per_s: calibration.direct_per_s,
             quota_percent: calibration.quota.map_or(f64::NAN, |quota| quota.percent_of_core),
             sla_ms: calibration.sla_us as f64 / 1000.0,
@@ -104,8 +101,8 @@ impl Seen {
         }
     }
 
-    fn words(&self) -> String {
-        let Seen { capacity_per_s, quota_percent, sla_ms, messages_per_batch, relief_ms, spoilt } = self;
+    fn description(&self) -> String {
+        let DemoRun { capacity_per_s, quota_percent, sla_ms, messages_per_batch, relief_ms, spoilt } = self;
         let relief = relief_ms.map_or("NOT relieved".into(), |ms| format!("relieved after {ms} ms"));
         let spoilt =
             if spoilt.is_empty() { String::new() } else { format!(" (spoilt: {})", spoilt.join("; ")) };
@@ -117,11 +114,11 @@ impl Seen {
     }
 }
 
-fn state(series: &Series, effort: &Effort, results: &mut Results) {
-    let good: Vec<&Seen> = series.seen.iter().filter(|seen| seen.spoilt.is_empty()).collect();
+fn add_results(series: &Series, effort: &Effort, results: &mut Results) {
+    let good: Vec<&DemoRun> = series.seen.iter().filter(|seen| seen.spoilt.is_empty()).collect();
     let spoilt: Vec<String> = series.seen.iter().flat_map(|seen| seen.spoilt.first().cloned()).collect();
     let left_out = crate::results::left_out(&spoilt, series.seen.len());
-    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>| {
+    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&DemoRun) -> Option<f64>| {
         let values: Vec<f64> = good.iter().filter_map(|seen| value(seen)).collect();
         let row = Row::new("helped", metric, unit, &values).param("slowed_times", series.slow);
         results.rows.push(row.note(&left_out).void_if(few(good.len(), "runs", effort.runs)));
@@ -142,8 +139,8 @@ fn state(series: &Series, effort: &Effort, results: &mut Results) {
 mod tests {
     use super::*;
 
-    fn seen(relief_ms: Option<u64>, spoilt: &[&str]) -> Seen {
-        Seen {
+    fn seen(relief_ms: Option<u64>, spoilt: &[&str]) -> DemoRun {
+        DemoRun {
             capacity_per_s: 2_800.0,
             quota_percent: 7.0,
             sla_ms: 1.2,
@@ -153,15 +150,15 @@ mod tests {
         }
     }
 
-    fn stated(seen: Vec<Seen>) -> Results {
+    fn stated(seen: Vec<DemoRun>) -> Results {
         let mut results = Results::new("slow-machine", Machine::default());
         let effort = Effort { runs: 3, ..Effort::full() };
-        state(&Series { slow: 2, seen }, &effort, &mut results);
+        add_results(&Series { slow: 2, seen }, &effort, &mut results);
         results
     }
 
     #[test]
-    fn only_runs_that_are_all_relieved_pass_and_spoilt_ones_do_not_count() {
+    fn all_valid_runs_must_be_relieved_and_spoilt_ones_do_not_count() {
         let good = || seen(Some(900), &[]);
         let results = stated(vec![good(), seen(None, &["a stall"]), good(), good()]);
         assert!(results.passed(), "{:?}", results.checks);

@@ -1,8 +1,8 @@
-//! Small packets against large ones on this machine's kernel stack: how much goes through, and what it costs, for messages
-//! of 64 B to 64 KB (PostMan, Table 1). It is why batches help at all.
+//! Throughput and CPU time of the kernel's TCP stack, for messages of 64 B to 64 KB (PostMan, Table 1). The difference
+//! in cost between small and large messages is the reason for batching.
 //!
-//! A plain echo server, no helper. Its host has a quota, so that it is the limit and not the clients; closed loops keep it
-//! busy. Rounds are interleaved.
+//! A plain echo server without a helper. Its host has a quota, so that the server is the limit and not the clients;
+//! closed loops keep it busy. Rounds are interleaved.
 
 use std::io::Write;
 use std::time::Duration;
@@ -12,37 +12,37 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{Rounds, say, spoilt_words, turns};
+use crate::experiments::common::rounds::{Rounds, print_line, spoilt_suffix, turns};
 use crate::experiments::common::saturation::{few, limit, limit_note, spoilt};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
 use crate::measure::again;
 use crate::results::{Ratio, Results, Row};
-use crate::scene::{Setting, quota_words};
+use crate::scene::{Setting, quota_text};
 use crate::stage::{QUOTA, Stage, Taken};
 use crate::stats::paired_ratios;
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
-    /// Sizes of messages, rising, in bytes. The first and the last are compared.
+    /// Sizes of messages, rising, in bytes. Ratios compare the last with the first.
     pub sizes: Vec<usize>,
-    /// What the server may use.
+    /// Quota of the server's host.
     pub quota: Quota,
-    /// Closed loops.
+    /// Number of closed loops.
     pub connections: u32,
-    /// Before each measurement.
+    /// Pause before each measurement.
     pub settle: Duration,
-    /// Of each measurement.
+    /// Length of each measurement.
     pub length: Duration,
-    /// A spoilt measurement is done so many times in all.
+    /// Most attempts at a spoilt measurement, the first included.
     pub tries: u32,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             rounds: 9,
@@ -55,7 +55,7 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort {
             rounds: 3,
@@ -67,54 +67,52 @@ impl Effort {
     }
 }
 
-/// One size.
 #[derive(Clone, Debug)]
 struct Series {
     size: usize,
-    rounds: Rounds<Seen>,
+    rounds: Rounds<Measurement>,
 }
 
-/// What one round saw.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Seen {
+struct Measurement {
     messages_per_s: f64,
-    /// CPU time of the server's host for each message, in µs, and for each packet in or out.
+    /// CPU time of the server's host for each message, in µs.
     server_us: f64,
+    /// CPU time of the server's host for each packet, in or out, in µs.
     packet_us: f64,
+    /// Packets for each message, in and out.
     packets: f64,
     quota_share: f64,
     limit: Option<String>,
 }
 
-impl Seen {
-    fn of(taken: &Taken, quota: Quota) -> Seen {
+impl Measurement {
+    fn of(taken: &Taken, quota: Quota) -> Measurement {
         let used = &taken.step.used;
         let (served, packets) = (taken.step.span.served as f64, taken.wire.packets as f64);
         let server_us = used.server_s() * 1e6;
         let quota_share = used.quota_share(Some(quota)).unwrap_or(0.0);
-        Seen {
+        Measurement {
             messages_per_s: served / used.seconds,
             server_us: server_us / served,
             packet_us: server_us / packets,
             packets: packets / served,
             quota_share,
-            limit: limit(used, WHO, quota_share),
+            limit: limit(used, LIMITING_HOST, quota_share),
         }
     }
 
-    /// Payload in one direction, in Gbit/s.
     fn gbit_per_s(&self, size: usize) -> f64 {
         self.messages_per_s * size as f64 * 8.0 / 1e9
     }
 
-    /// The same for each core that the server uses.
+    /// Payload in one direction for each core that the server uses, in Gbit/s.
     fn gbit_per_core(&self, size: usize) -> f64 {
         size as f64 * 8.0 / 1e3 / self.server_us
     }
 }
 
-/// As notes call the limiting host.
-const WHO: &str = "the server";
+const LIMITING_HOST: &str = "the server";
 
 /// Runs the experiment.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
@@ -122,11 +120,11 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("table1", setting)?;
     let quota = Some(effort.quota);
-    let _ = writeln!(out, "{}; server: {}", setting.placement.words(), quota_words(quota));
+    let _ = writeln!(out, "{}; server: {}", setting.placement.description(), quota_text(quota));
     let mut echo = stage.echo()?;
     let one = |&size: &usize| Series { size, rounds: Rounds::default() };
     let mut series: Vec<Series> = effort.sizes.iter().map(one).collect();
@@ -136,7 +134,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         let series = &mut series[at];
         let speech = Speech::Echo;
         let traffic = Traffic { speech, value_size: series.size, closed: true, ..Traffic::default() };
-        // Connecting is not what is limited.
+        // No quota while clients connect: only the measurement is limited.
         stage.server.set_quota(None)?;
         let mut session = stage.session(echo.plain, &traffic, effort.connections)?;
         stage.server.set_quota(quota)?;
@@ -144,9 +142,9 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
             effort.tries,
             || {
                 let taken = session.step(0.0, effort.settle, effort.length, None)?;
-                let seen = Seen::of(&taken, effort.quota);
-                let spoilt = spoilt(&taken.step.used, WHO, seen.quota_share);
-                tell(out, round, series.size, &seen, spoilt.as_deref());
+                let seen = Measurement::of(&taken, effort.quota);
+                let spoilt = spoilt(&taken.step.used, LIMITING_HOST, seen.quota_share);
+                print_round(out, round, series.size, &seen, spoilt.as_deref());
                 Ok((seen, spoilt))
             },
             |(_, spoilt)| spoilt.is_none(),
@@ -157,20 +155,21 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     drop(echo);
     let course = course.and_then(|()| stage.close());
     machine.server = "echo server".into();
-    machine.lab.remove("links"); // there are none
-    machine.lab.insert(QUOTA.into(), quota_words(quota));
+    // The stage states the encryption of links; this experiment uses no link.
+    machine.lab.remove("links");
+    machine.lab.insert(QUOTA.into(), quota_text(quota));
     machine.lab.insert("connections".into(), format!("{} closed loops", effort.connections));
     let mut results = Results::new("table1", machine);
-    state(&series, &mut results);
+    add_results(&series, &mut results);
     results.checks = tally.checks();
     Ok(results.after(course))
 }
 
-fn state(series: &[Series], results: &mut Results) {
+fn add_results(series: &[Series], results: &mut Results) {
     for series in series {
         let note = limit_note(series.rounds.good().filter_map(|seen| seen.limit.as_deref()));
         let spoilt = series.rounds.left_out();
-        let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Seen) -> f64| {
+        let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Measurement) -> f64| {
             let values: Vec<f64> = series.rounds.good().map(value).collect();
             let row = Row::new("kernel TCP", metric, unit, &values).param("message_bytes", series.size);
             results.rows.push(row.note(note).note(&spoilt));
@@ -183,7 +182,7 @@ fn state(series: &[Series], results: &mut Results) {
         row("packets_per_message", "packets", "in and out", &|seen| seen.packets);
     }
     let (Some(small), Some(large)) = (series.first(), series.last()) else { return };
-    let mut ratio = |name: &str, value: &dyn Fn(&Seen, usize) -> f64, note: &str| {
+    let mut ratio = |name: &str, value: &dyn Fn(&Measurement, usize) -> f64, note: &str| {
         let ours = large.rounds.each(|seen| value(seen, large.size));
         let theirs = small.rounds.each(|seen| value(seen, small.size));
         let rounds = paired_ratios(&ours, &theirs);
@@ -191,15 +190,15 @@ fn state(series: &[Series], results: &mut Results) {
         results.ratios.push(ratio.void_if(few(rounds.len())).note(note));
     };
     ratio("goodput", &|seen, size| seen.gbit_per_s(size), "by a server of the same quota; paper: 3.8");
-    let per_core: &dyn Fn(&Seen, usize) -> f64 = &|seen, size| seen.gbit_per_core(size);
+    let per_core: &dyn Fn(&Measurement, usize) -> f64 = &|seen, size| seen.gbit_per_core(size);
     ratio("goodput_per_core", per_core, "paper: 14, from 2.4 Gbit/s by 8 cores and 9.1 by 2.2");
     ratio("cpu_per_message", &|seen, _| seen.server_us, "what the larger message costs");
 }
 
-fn tell(out: &mut dyn Write, round: usize, size: usize, seen: &Seen, spoilt: Option<&str>) {
+fn print_round(out: &mut dyn Write, round: usize, size: usize, seen: &Measurement, spoilt: Option<&str>) {
     let limit = seen.limit.as_ref().map_or(String::new(), |limit| format!(" ({limit})"));
-    let spoilt = spoilt_words(spoilt);
-    say(
+    let spoilt = spoilt_suffix(spoilt);
+    print_line(
         out,
         format_args!(
             "round {}: {size} B: {:.0} messages/s, {:.3} Gbit/s, {:.2} µs of server CPU for a message{limit}{spoilt}",
@@ -219,12 +218,12 @@ mod tests {
     #[test]
     fn large_messages_are_compared_with_small_ones() {
         let series = |size: usize, messages_per_s: f64, server_us: f64| {
-            let seen = Seen { messages_per_s, server_us, packet_us: 2.0, ..Seen::default() };
+            let seen = Measurement { messages_per_s, server_us, packet_us: 2.0, ..Measurement::default() };
             Series { size, rounds: vec![Some(seen); 3].into_iter().collect() }
         };
         let all = [series(64, 20_000.0, 10.0), series(1_024, 10_000.0, 20.0), series(65_536, 1_000.0, 200.0)];
         let mut results = Results::new("table1", Machine::default());
-        state(&all, &mut results);
+        add_results(&all, &mut results);
         let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).unwrap();
         let goodput = ratio("goodput_65536_over_64");
         assert!(goodput.valid && (goodput.median.unwrap() - 1_024.0 / 20.0).abs() < 1e-9, "{goodput:?}");

@@ -1,23 +1,21 @@
-//! What is read off curves: where two of them cross, and where one is below the other.
+//! Crossings of two curves, and the range in which one is below the other.
 
-/// A latency that nobody can use, in µs: a curve ends there, whatever comes after.
+/// A latency curve ends at the first rate with a higher p99, in µs: such latencies are of no use.
 pub(crate) const USELESS_US: u64 = 10_000;
 
-/// What one round saw at one rate.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Point {
-    /// The p99, in µs.
     P99(u64),
-    /// Above [`USELESS_US`], or more than 1 % without a reply; so is every higher rate.
+    /// The p99 is above [`USELESS_US`], or more than 1 % stayed unanswered; the same is assumed for every higher rate.
     Over,
-    /// What was seen shows nothing; why.
+    /// The measurement was disturbed, with the reason.
     Spoilt(String),
-    /// Somebody else than the server had no more CPU time: the laboratory ends here, not the curve. Why.
+    /// Another host than the server ran out of CPU time: the laboratory cannot measure higher rates. With the reason.
     Limit(String),
 }
 
 impl Point {
-    /// The p99 for comparisons, in µs: at least so much where it is over. `None` where nothing is known.
+    /// The p99 for comparisons, in µs; [`USELESS_US`] as a lower bound for [`Point::Over`]. `None` if unknown.
     fn latency_us(&self) -> Option<f64> {
         match self {
             Point::P99(us) => Some((*us).max(1) as f64),
@@ -27,17 +25,17 @@ impl Point {
     }
 }
 
-/// Where one curve is below another.
+/// The range of rates in which one curve is below another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Pays {
-    /// From this rate on; the lowest one of the curves if it is below from the beginning.
+    /// The interpolated crossing; the lowest measured rate if the curve is below from the start.
     pub from: f64,
-    /// Up to this rate, which is one of the curves'.
+    /// The highest measured rate of the range.
     pub until: f64,
 }
 
-/// Where `helped` is below `direct`: from their crossing (on logarithmic scales) to the highest rate at which helping
-/// still gives a latency of use. Both have a point for each rate.
+/// The range in which `helped` is below `direct`: from their crossing (on logarithmic scales) to the highest rate at
+/// which the helped latency is below [`USELESS_US`]. Both slices have a point for each rate.
 pub(crate) fn pays(rates: &[f64], direct: &[Point], helped: &[Point]) -> Option<Pays> {
     let known: Vec<(f64, f64, bool)> = rates
         .iter()
@@ -56,26 +54,26 @@ pub(crate) fn pays(rates: &[f64], direct: &[Point], helped: &[Point]) -> Option<
     Some(Pays { from, until: known[last].0 })
 }
 
-/// Where a falling ratio passes 1.
+/// The position at which a falling ratio passes 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Crossing {
-    /// It is below 1 at the first point already.
+    /// The ratio is below 1 at the first point.
     Before(f64),
-    /// Between two points.
+    /// The ratio passes 1 between two points.
     At(f64),
-    /// It is still above at the last point.
+    /// The ratio is at least 1 at the last point.
     Beyond(f64),
 }
 
 impl Crossing {
-    /// The place, or the end of what was measured.
+    /// The position; the first or last measured one if the crossing is outside the measured range.
     pub fn at(self) -> f64 {
         let (Crossing::Before(at) | Crossing::At(at) | Crossing::Beyond(at)) = self;
         at
     }
 }
 
-/// Where the ratio of these points, sorted by place, first falls below 1. `None` without points.
+/// Where the ratio first falls below 1. Points are (position, ratio), sorted by position. `None` without points.
 pub(crate) fn crossing(points: &[(f64, f64)]) -> Option<Crossing> {
     let (first, last) = (points.first()?, points.last()?);
     Some(match points.iter().position(|&(_, ratio)| ratio < 1.0) {
@@ -85,8 +83,8 @@ pub(crate) fn crossing(points: &[(f64, f64)]) -> Option<Crossing> {
     })
 }
 
-/// Where the ratio passes 1 between two points (place, ratio), on logarithmic scales. One of the ratios is below 1 and the
-/// other is not.
+/// Where the ratio passes 1 between two points (position, ratio), on logarithmic scales. Exactly one of the two ratios
+/// must be below 1.
 fn log_crossing((a, ratio_a): (f64, f64), (b, ratio_b): (f64, f64)) -> f64 {
     let (above, below) = (ratio_a.ln(), ratio_b.ln());
     let share = if above == below { 1.0 } else { above / (above - below) };
@@ -110,13 +108,13 @@ mod tests {
         let rates = [1_000.0, 2_000.0, 4_000.0, 8_000.0, 16_000.0, 32_000.0];
         let direct = p99(&[200, 300, 1_600, 99_999, 99_999, 99_999]);
         let helped = p99(&[600, 600, 800, 900, 1_500, 99_999]);
-        // At 2,000 twice the latency, at 4,000 half of it: half way on a logarithmic scale.
+        // The ratio is 2 at 2,000/s and 1/2 at 4,000/s: the crossing is half way on a logarithmic scale.
         let pays = super::pays(&rates, &direct, &helped).unwrap();
         assert!(close(pays.from, (2_000.0f64 * 4_000.0).sqrt()) && pays.until == 16_000.0, "{pays:?}");
     }
 
     #[test]
-    fn unknown_points_are_passed_over() {
+    fn unknown_points_are_skipped() {
         let rates = [1_000.0, 2_000.0, 4_000.0, 8_000.0];
         let direct = p99(&[200, 300, 1_200, 99_999]);
         let mut helped = p99(&[400, 0, 600, 700]);
@@ -135,12 +133,12 @@ mod tests {
         assert_eq!(pays(&rates, &fast, &slow), None);
         assert_eq!(pays(&rates, &fast, &fast), None);
         let over = p99(&[99_999, 99_999]);
-        assert_eq!(pays(&rates, &over, &over), None, "two that are of no use do not pay");
+        assert_eq!(pays(&rates, &over, &over), None, "two useless latencies are not compared");
         assert_eq!(pays(&[], &[], &[]), None);
     }
 
     #[test]
-    fn one_lucky_point_at_a_low_rate_is_no_beginning() {
+    fn a_single_better_point_at_a_low_rate_does_not_start_the_range() {
         let rates = [1_000.0, 2_000.0, 4_000.0];
         let pays = pays(&rates, &p99(&[500, 200, 900]), &p99(&[400, 400, 450])).unwrap();
         assert!(pays.from > 2_000.0 && pays.from < 4_000.0, "{pays:?}");

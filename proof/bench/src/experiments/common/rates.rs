@@ -1,104 +1,105 @@
-//! The course of experiments that compare what requests cost by some ways at the same offered rates.
+//! Measures the cost of requests on several paths to the server at the same offered rates.
 //!
-//! Rounds are interleaved: each asks every way once, in turning order. Ratios compare within a round.
+//! Rounds are interleaved: each measures every path once, in rotating order. Ratios compare within a round.
 
 use std::io::Write;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::experiments::common::rounds::{Rounds, say, spoilt_words, turns};
+use crate::experiments::common::rounds::{Rounds, print_line, spoilt_suffix, turns};
 use crate::goodput::Tally;
 use crate::results::Row;
 use crate::stage::{Cost, Helper, Pair, Session};
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
-    /// Offered rates, in requests a second; ratios carry the name of the issue at [`Effort::main_per_s`].
+    /// Offered rates, in requests a second.
     pub rates: Vec<f64>,
-    /// The rate of the ratios that are looked at first; one of `rates`.
+    /// One of `rates`: names of ratios at this rate have no suffix.
     pub main_per_s: f64,
-    /// After each change of rate.
+    /// Pause after each change of rate.
     pub settle: Duration,
-    /// Of each measurement.
+    /// Length of each measurement.
     pub length: Duration,
-    /// A spoilt measurement is done so many times in all.
+    /// Most attempts at a spoilt measurement, the first included.
     pub tries: u32,
 }
 
 impl Effort {
-    /// What the names of ratios at a rate end with.
+    /// Suffix of ratio names at a rate.
     pub(crate) fn suffix(&self, rate_per_s: f64) -> String {
         if rate_per_s == self.main_per_s { String::new() } else { format!("_at_{rate_per_s}") }
     }
 }
 
-/// How requests reach the server.
-pub(crate) trait Way: Copy + PartialEq {
-    /// As rows call it.
+pub(crate) trait Path: Copy + PartialEq {
+    /// The system's name in rows.
     fn name(self) -> &'static str;
 }
 
-/// One way at one rate.
+/// All rounds of one path at one rate.
 #[derive(Clone, Debug)]
 pub(crate) struct Series<W> {
-    pub way: W,
+    pub path: W,
     pub rate_per_s: f64,
     pub costs: Rounds<Cost>,
 }
 
-impl<W: Way> Series<W> {
-    /// A figure over the rounds, as a row.
+impl<W: Path> Series<W> {
+    /// A row of one figure over all valid rounds.
     pub fn row(&self, metric: &str, unit: &str, value: &dyn Fn(&Cost) -> Option<f64>, note: &str) -> Row {
         let values: Vec<f64> = self.costs.good().filter_map(value).collect();
-        let row = Row::new(self.way.name(), metric, unit, &values).param("offered_per_s", self.rate_per_s);
+        let row = Row::new(self.path.name(), metric, unit, &values).param("offered_per_s", self.rate_per_s);
         row.note(note).note(self.costs.left_out())
     }
 
-    /// A figure round by round.
+    /// A figure of each round; `None` if the round was spoilt.
     pub fn each(&self, value: fn(&Cost) -> f64) -> Vec<Option<f64>> {
         self.costs.each(value)
     }
 }
 
-/// The series of a way at a rate.
-pub(crate) fn find<W: Way>(series: &[Series<W>], way: W, rate_per_s: f64) -> Option<&Series<W>> {
-    series.iter().find(|series| series.way == way && series.rate_per_s == rate_per_s)
+pub(crate) fn find<W: Path>(series: &[Series<W>], path: W, rate_per_s: f64) -> Option<&Series<W>> {
+    series.iter().find(|series| series.path == path && series.rate_per_s == rate_per_s)
 }
 
-/// Where all ways are measured, and how much.
 pub(crate) struct Course<'a> {
     pub effort: &'a Effort,
-    /// None of its servers may end meanwhile.
+    /// The servers; the run fails if one of them ends.
     pub pair: &'a mut Pair,
     pub out: &'a mut dyn Write,
 }
 
 impl Course<'_> {
-    /// Measures each way at each rate. `start` brings the clients of a way, and the helper whose batches are counted;
-    /// `words` are what is told of a measurement. The last of what comes back says whether the course came to its end.
-    pub fn run<'a, W: Way>(
+    /// Measures each path at each rate. `start` starts the clients of a path and returns the helper whose batches to
+    /// count; `summary` formats a cost for the output. The returned `Result` is an error if the run stopped early; the
+    /// other two values are then incomplete.
+    pub fn run<'a, W: Path>(
         &mut self,
-        ways: &[W],
+        paths: &[W],
         start: impl Fn(&Pair, W) -> Result<(Session<'a>, Option<&'a Helper>), Error>,
-        words: fn(&Cost) -> String,
+        summary: fn(&Cost) -> String,
     ) -> (Vec<Series<W>>, Tally, Result<(), Error>) {
         let Effort { rounds, rates, settle, length, tries, .. } = self.effort;
         let mut series: Vec<Series<W>> = Vec::new();
-        for &way in ways {
-            let one = |&rate_per_s: &f64| Series { way, rate_per_s, costs: Rounds::default() };
+        for &path in paths {
+            let one = |&rate_per_s: &f64| Series { path, rate_per_s, costs: Rounds::default() };
             series.extend(rates.iter().map(one));
         }
         let mut tally = Tally::default();
-        let course = turns(*rounds, ways.len()).try_for_each(|(round, at)| {
-            let (mut session, helper) = start(self.pair, ways[at])?;
+        let course = turns(*rounds, paths.len()).try_for_each(|(round, at)| {
+            let (mut session, helper) = start(self.pair, paths[at])?;
             for (n, &rate) in rates.iter().enumerate() {
                 let cost = session.measure_again(rate, *settle, *length, helper, *tries)?;
-                let (way, words) = (ways[at].name(), words(&cost));
-                let spoilt = spoilt_words(cost.spoilt.as_deref());
-                say(self.out, format_args!("round {}: {way} at {rate}/s: {words}{spoilt}", round + 1));
+                let (path, summary) = (paths[at].name(), summary(&cost));
+                let spoilt = spoilt_suffix(cost.spoilt.as_deref());
+                print_line(
+                    self.out,
+                    format_args!("round {}: {path} at {rate}/s: {summary}{spoilt}", round + 1),
+                );
                 let spoilt = cost.spoilt.clone();
                 series[at * rates.len() + n].costs.take((cost, spoilt));
             }
@@ -116,15 +117,15 @@ mod tests {
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Only;
 
-    impl Way for Only {
+    impl Path for Only {
         fn name(self) -> &'static str {
             "only"
         }
     }
 
     #[test]
-    fn spoilt_rounds_keep_their_place_and_are_in_no_row() {
-        let mut series = Series { way: Only, rate_per_s: 500.0, costs: Rounds::default() };
+    fn spoilt_rounds_keep_their_index_and_are_in_no_row() {
+        let mut series = Series { path: Only, rate_per_s: 500.0, costs: Rounds::default() };
         for (wire_bytes, spoilt) in [(300, None), (900, Some("a stall".to_owned())), (500, None)] {
             series.costs.take((Cost { wire_bytes, requests: 1, ..Cost::default() }, spoilt));
         }

@@ -1,27 +1,27 @@
-//! What experiments in rounds have in common: who is next, what came of it, and what is told of it.
+//! Rounds of an experiment: their order, their results, and their output.
 
 use std::fmt::Arguments;
 use std::io::Write;
 
 use crate::results::left_out;
 
-/// Each of so many systems once in each round, as (round, system): whoever is first after a pause may be favoured, so it is
-/// another one each time.
+/// All measurements in order, as (round, system). The first system rotates, because the first one after a pause may
+/// have an advantage.
 pub(crate) fn turns(rounds: usize, systems: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..rounds).flat_map(move |round| (0..systems).map(move |turn| (round, (turn + round) % systems)))
 }
 
-/// Tells about a measurement. Nobody reading is no reason to stop.
-pub(crate) fn say(out: &mut dyn Write, words: Arguments<'_>) {
-    let _ = writeln!(out, "{words}").and_then(|()| out.flush());
+/// Prints a line. Ignores errors: the experiment goes on without a reader.
+pub(crate) fn print_line(out: &mut dyn Write, line: Arguments<'_>) {
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// What is told behind a measurement that shows nothing.
-pub(crate) fn spoilt_words(spoilt: Option<&str>) -> String {
+/// The reason why a measurement is spoilt, in parentheses; empty for a valid one.
+pub(crate) fn spoilt_suffix(spoilt: Option<&str>) -> String {
     spoilt.map_or(String::new(), |why| format!(" (spoilt: {why})"))
 }
 
-/// What one system came to, a round each; `None` where nothing could be had.
+/// Results of one system by round; `None` for a spoilt round.
 #[derive(Clone, Debug)]
 pub(crate) struct Rounds<T> {
     seen: Vec<Option<T>>,
@@ -29,28 +29,26 @@ pub(crate) struct Rounds<T> {
 }
 
 impl<T> Rounds<T> {
-    /// One round more, and why it shows nothing, if so.
+    /// Adds a round, and the reason if it is spoilt.
     pub fn take(&mut self, (seen, spoilt): (T, Option<String>)) {
         self.seen.push(spoilt.is_none().then_some(seen));
         self.spoilt.extend(spoilt);
     }
 
-    /// What a round saw; `None` as well where there was no such round.
+    /// Result of a round; `None` if it is spoilt or missing.
     pub fn get(&self, round: usize) -> Option<&T> {
         self.seen.get(round)?.as_ref()
     }
 
-    /// What the good rounds saw.
     pub fn good(&self) -> impl Iterator<Item = &T> {
         self.seen.iter().flatten()
     }
 
-    /// A figure round by round, for comparisons.
+    /// A figure of each round, to pair with another system's; `None` if the round was spoilt.
     pub fn each(&self, value: impl Fn(&T) -> f64) -> Vec<Option<f64>> {
         self.seen.iter().map(|seen| seen.as_ref().map(&value)).collect()
     }
 
-    /// What rows say of the others.
     pub fn left_out(&self) -> String {
         left_out(&self.spoilt, self.seen.len())
     }
@@ -73,13 +71,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_has_a_turn_in_each_round_and_another_is_first() {
+    fn each_round_has_every_system_once_and_starts_with_another() {
         assert_eq!(turns(2, 3).collect::<Vec<_>>(), [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (1, 0)]);
         assert_eq!(turns(2, 0).count(), 0);
     }
 
     #[test]
-    fn spoilt_rounds_keep_their_place_and_have_no_figure() {
+    fn spoilt_rounds_keep_their_index_and_have_no_figure() {
         let mut rounds = Rounds::default();
         rounds.take((3.0, None));
         rounds.take((9.0, Some("a stall".into())));

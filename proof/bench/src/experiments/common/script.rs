@@ -1,5 +1,5 @@
-//! Frames in memory, and TCP clients that are a script: what a client says next is known before the other end has answered,
-//! so it can be written down before the clock starts.
+//! Frames in memory, and scripted TCP clients: their frames do not depend on the stack's answers, except for sequence
+//! numbers and timestamps, so they can be written before the clock starts.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -7,63 +7,53 @@ use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::tcp::{self, Flags, Options, Timestamps};
 use spillway_wire::packet::{checksum, ipv4};
 
-/// Bytes of a message.
 pub const MESSAGE_BYTES: usize = 64;
-/// Bytes of the largest IP packet of all stacks here.
+/// Largest IP packet of all stacks, in bytes.
 pub const MTU: u16 = 1500;
-/// Where clients are.
 pub const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
-/// Where all clients are.
 pub const CLIENT_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-/// Where the stack under test is.
 pub const STACK_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
-/// The same.
 pub const STACK_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-/// Where it listens.
 pub const PORT: u16 = 7000;
 
-/// Bytes of memory for a frame, so that frames begin at a cache line.
+/// Memory for one frame: a multiple of a cache line.
 const SLOT_BYTES: usize = 1536;
-/// Before a TCP header.
 const TCP_AT: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
 
-/// A network card without its cost: frames in slots that are used again.
+/// A queue of frames in reusable slots, in place of a network card.
 #[derive(Debug)]
 pub struct Frames {
     bytes: Vec<u8>,
     lengths: Vec<usize>,
-    most: usize,
+    capacity: usize,
 }
 
 impl Frames {
-    /// Room for so many.
-    pub fn new(most: usize) -> Frames {
-        Frames { bytes: vec![0; most * SLOT_BYTES], lengths: Vec::with_capacity(most), most }
+    pub fn new(capacity: usize) -> Frames {
+        Frames { bytes: vec![0; capacity * SLOT_BYTES], lengths: Vec::with_capacity(capacity), capacity }
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.lengths.len()
     }
 
-    /// One of them.
+    /// The frame at an index; panics if the index is out of range.
     pub fn get(&self, index: usize) -> &[u8] {
         &self.bytes[index * SLOT_BYTES..][..self.lengths[index]]
     }
 
-    /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.len()).map(|index| self.get(index))
     }
 
-    /// None.
     pub fn clear(&mut self) {
         self.lengths.clear();
     }
 
-    /// One more, if there is room and it is written.
+    /// Adds the frame that `write` puts into its slot; `write` returns its length, or `None` for no frame. Returns
+    /// whether a frame was added; `false` without a call of `write` if the queue is full.
     pub fn push(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
-        if self.len() == self.most {
+        if self.len() == self.capacity {
             return false;
         }
         let at = self.len() * SLOT_BYTES;
@@ -73,34 +63,31 @@ impl Frames {
     }
 }
 
-/// One client's connection.
 #[derive(Clone, Debug)]
 pub struct Client {
     port: u16,
-    /// Of the next byte to send.
+    /// Sequence number of the next byte to send.
     seq: u32,
-    /// Of the next byte that is to come, when all answers have come.
+    /// Acknowledgement of all answers to messages written so far.
     ack: u32,
-    /// Of the next answer to be checked.
+    /// Sequence number of the next answer to check.
     checked: u32,
-    /// The stack's clock, to be echoed.
+    /// The stack's last timestamp, to echo (RFC 7323).
     echo: u32,
 }
 
 impl Client {
-    /// The one with this number.
+    /// A client whose port and first sequence number follow from `number`, at most 55,535.
     pub fn new(number: usize) -> Client {
         let number = number as u32; // thousands
         let seq = number.wrapping_mul(2_654_435_761);
         Client { port: 10_000 + number as u16, seq, ack: 0, checked: 0, echo: 0 }
     }
 
-    /// Its port: one for each.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Writes its SYN.
     pub fn syn(&mut self, slot: &mut [u8]) -> usize {
         let options = Options {
             mss: Some(MTU - 40),
@@ -114,7 +101,7 @@ impl Client {
         length
     }
 
-    /// Takes the SYN's answer.
+    /// Checks the SYN-ACK and takes over its sequence number and timestamp.
     pub fn take_syn(&mut self, frame: &[u8]) -> Result<(), String> {
         let (header, payload) = parse(frame)?;
         let is_right =
@@ -128,16 +115,15 @@ impl Client {
                 self.checked = self.ack;
                 Ok(())
             }
-            _ => Err(format!("another answer to a SYN: {header:?}")),
+            _ => Err(format!("an unexpected answer to a SYN: {header:?}")),
         }
     }
 
-    /// Writes an acknowledgement.
     pub fn acknowledgement(&self, slot: &mut [u8]) -> usize {
         self.write(Flags::ACK, self.stamps(), &[], slot)
     }
 
-    /// Writes the next message: it acknowledges the answers to all before it.
+    /// Writes the next message, with an acknowledgement of the answers to all earlier messages.
     pub fn message(&mut self, slot: &mut [u8]) -> usize {
         let mut message = [0; MESSAGE_BYTES];
         fill(self.ack, &mut message);
@@ -147,14 +133,14 @@ impl Client {
         length
     }
 
-    /// Writes so many bytes that come `skipped` bytes too early: those between them and what was sent are missing.
+    /// Writes a segment that leaves a gap of `skipped` bytes after the data sent so far.
     pub fn early(&self, skipped: u32, bytes: &[u8], slot: &mut [u8]) -> usize {
         let mut later = self.clone();
         later.seq = later.seq.wrapping_add(skipped);
         later.write(Flags::ACK, self.stamps(), bytes, slot)
     }
 
-    /// Takes a message's answer: the same bytes, once, in order. Whether it was one; an acknowledgement is none.
+    /// Checks an answer: the same bytes as the message, once and in order. Returns `false` for a bare acknowledgement.
     pub fn check(&mut self, frame: &[u8]) -> Result<bool, String> {
         let (header, payload) = parse(frame)?;
         if payload.is_empty() && !header.flags.intersects(Flags::SYN | Flags::FIN | Flags::RST) {
@@ -210,30 +196,29 @@ impl Client {
     }
 }
 
-/// Bytes that tell where they belong.
+/// Fills a message with bytes that follow from their sequence numbers, so that [`Client::check`] finds misplaced ones.
 fn fill(from: u32, message: &mut [u8]) {
     for (byte, offset) in message.iter_mut().zip(from..) {
         *byte = (offset ^ (offset >> 7)) as u8;
     }
 }
 
-/// Whom a frame is for.
+/// The destination MAC address of a frame.
 pub fn target_of(frame: &[u8]) -> Option<Mac> {
     ethernet::Header::parse(frame).ok().map(|(header, _)| header.target)
 }
 
-/// The client's port that a frame is for.
+/// The destination port of a frame.
 pub fn port_of(frame: &[u8]) -> Option<u16> {
     frame.get(TCP_AT + 2..TCP_AT + 4).map(|port| u16::from_be_bytes([port[0], port[1]]))
 }
 
-/// Where the stack under test listens.
 pub fn listener() -> SocketAddrV4 {
     SocketAddrV4::new(STACK_IP, PORT)
 }
 
 fn parse(frame: &[u8]) -> Result<(tcp::Header, &[u8]), String> {
-    let wrong = |error| format!("a frame that cannot be: {error}");
+    let wrong = |error| format!("an invalid frame: {error}");
     let (_, packet) = ethernet::Header::parse(frame).map_err(wrong)?;
     let (header, _, segment) = ipv4::Header::parse(packet).map_err(wrong)?;
     let pseudo = checksum::pseudo_v4(header.source, header.target, ipv4::PROTOCOL_TCP, segment.len() as u32);

@@ -1,9 +1,8 @@
-//! Whether relief that switches itself does so when it should, and only then (PostMan §5.3): how often clients switch when
-//! load swings around the threshold, and how long replies are late when a real burst comes; beside clients that never
-//! switch.
+//! Relief that clients switch on by themselves (PostMan §5.3): how often clients switch while load swings around the
+//! threshold, and how long replies are late in a real burst, compared with clients that never switch.
 //!
-//! Clients are sessions in groups, each as of a process with a relief of its own; they begin at the server's own link port.
-//! The server's host has a quota. Two courses, in turn, for clients that decide and for clients that never do.
+//! Clients are groups of sessions; each group decides as one process would. All sessions start on the server's own link
+//! port. The server's host has a quota. Two courses, each with clients that decide and with clients that never switch.
 
 mod findings;
 
@@ -16,56 +15,55 @@ use spillway_load::report::Report;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{say, spoilt_words, turns};
-use crate::generator::{BIN_MS, Clients, Order, Traffic, Ways};
+use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
+use crate::generator::{BIN_MS, Clients, Order, Routes, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{spoilt_by, stopped};
 use crate::relief::{GRID_MS, Span, relief_ms, sla_us};
 use crate::results::Results;
-use crate::scene::{Setting, quota_words};
+use crate::scene::{Setting, quota_text};
 use crate::stage::{Helper, HelperKind, Middles, Pair, QUOTA, Session, Stage};
 
-/// Hosts of helpers.
 const HELPERS: usize = 2;
-/// Where the search for the threshold begins, in requests a second, and how it goes on.
+/// Start of the search for the threshold, in requests a second.
 const SEARCH_FROM_PER_S: f64 = 1_000.0;
 const SEARCH_FACTOR: f64 = 1.2;
 const SEARCH_MAX_PER_S: f64 = 60_000.0;
-/// The p99 that the SLA follows from is taken at this rate: about a fifth of what such a server can do.
-const CALM_PER_S: f64 = 800.0;
-/// And so often.
-const CALM_LOOKS: u32 = 3;
-/// Far more than a server with a small quota can do.
+/// Rate at which the p99 for the SLA is measured: about a fifth of such a server's capacity.
+const LIGHT_PER_S: f64 = 800.0;
+const LIGHT_STEPS: u32 = 3;
+/// Saturates a server with a small quota.
 const SATURATING_PER_S: f64 = 60_000.0;
-/// After an overload, for its backlog.
+/// Limit for draining the backlog of an overload.
 const QUIET_WITHIN: Duration = Duration::from_secs(5);
-/// Load swings so far around the threshold, and a burst is so much above it.
+/// Amplitude of the swing, as a share of the threshold.
 const SWING: f64 = 0.2;
+/// Rate of the burst, as a multiple of the threshold.
 const BURST: f64 = 1.5;
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
     /// Rounds of each course.
     pub rounds: usize,
-    /// Sessions.
+    /// Number of sessions.
     pub connections: u32,
-    /// So many are those of one process.
+    /// Sessions of one group.
     pub group: u32,
-    /// The swinging course takes so long, and stays at each side for so long.
+    /// Length of the swinging course.
     pub swing: Duration,
-    /// At each side.
+    /// Time below the threshold, and time above it, in each swing.
     pub half_swing: Duration,
-    /// Before a burst, and the burst.
+    /// Time before the burst.
     pub calm: Duration,
-    /// The burst.
+    /// Length of the burst.
     pub burst: Duration,
-    /// One step of calibration.
+    /// Length of each calibration step.
     pub step: Duration,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         let s = Duration::from_secs;
         Effort {
@@ -80,14 +78,14 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         let s = Duration::from_secs;
         Effort { rounds: 1, swing: s(20), burst: s(10), calm: s(3), step: s(1), ..Effort::full() }
     }
 }
 
-/// Who decides.
+/// Whether clients switch by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
     Decides,
@@ -103,43 +101,42 @@ impl Policy {
     }
 }
 
-/// How load goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Course {
     Swing,
     Burst,
 }
 
-/// What is known of the server beforehand.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Known {
     sla_us: u64,
-    /// The most at which p99 of direct sessions is within the SLA.
+    /// Highest rate at which the p99 of direct sessions is within the SLA.
     threshold_per_s: f64,
-    /// Replies a second of direct and of helped sessions, without regard to time.
+    /// Saturated throughput of direct sessions, in replies a second.
     direct_per_s: f64,
+    /// Saturated throughput of helped sessions, in replies a second.
     helped_per_s: f64,
 }
 
-/// What one run saw.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Seen {
-    /// Moves of all sessions, by the number of sessions.
+struct RunResult {
+    /// Moves of all sessions, divided by the number of sessions.
     switches_per_client: f64,
-    /// Bins with a p99 over the SLA, from the burst on, or all of a swing.
+    /// Total length of bins with a p99 over the SLA, since the start of the burst or of the swing.
     over_sla_ms: u64,
     /// From the burst until three seconds in a row have a p99 within the SLA.
     relieved_ms: Option<u64>,
-    /// From the burst to the first decision, and to the one by which half of the processes move whole.
+    /// From the burst to the first decision.
     decided_ms: Option<u64>,
-    all_told_ms: Option<u64>,
-    /// See [`crate::relief::drain_floor_ms`]; the backlog gathers until all are told.
+    /// From the burst until half of the groups that move all of their sessions have decided so.
+    all_moving_ms: Option<u64>,
+    /// [`crate::relief::drain_floor_ms`] for the backlog that gathers until `all_moving_ms`.
     floor_ms: Option<f64>,
     on_time_share: f64,
-    /// When it was late, in seconds since the burst or the swing began.
-    late: String,
-    /// Decisions by their name, since then.
-    made: BTreeMap<String, u32>,
+    /// Late spans, in seconds since the burst or the swing began.
+    late_spans: String,
+    /// Number of decisions by name, since the burst or the swing began.
+    decisions: BTreeMap<String, u32>,
     spoilt: Option<String>,
 }
 
@@ -149,13 +146,13 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set_with("activation", setting, Middles { count: HELPERS, quota: None })?;
     let _ = writeln!(
         out,
         "{}; {} sessions of {} processes, {HELPERS} helpers",
-        setting.placement.words(),
+        setting.placement.description(),
         effort.connections,
         effort.connections.div_ceil(effort.group)
     );
@@ -163,29 +160,29 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let kind = HelperKind { library: true, batch: "adaptive", max_delay: setting.max_delay };
     let helpers = stage.helpers(pair.link, &kind)?;
     stage.server.set_quota(setting.quota)?;
-    let mut cast = Cast { effort, stage: &stage, pair, helpers, tally: Tally::default(), out };
-    let known = cast.calibrate()?;
-    let mut series: Vec<(Course, Policy, Vec<Seen>)> = [Course::Swing, Course::Burst]
+    let mut setup = Setup { effort, stage: &stage, pair, helpers, tally: Tally::default(), out };
+    let known = setup.calibrate()?;
+    let mut series: Vec<(Course, Policy, Vec<RunResult>)> = [Course::Swing, Course::Burst]
         .into_iter()
         .flat_map(|course| [Policy::Decides, Policy::Never].map(|policy| (course, policy, Vec::new())))
         .collect();
     let mut machine = stage.machine(&[("memcached", "-V")])?;
     let course = turns(effort.rounds, series.len()).try_for_each(|(round, at)| {
         let (course, policy, seen) = &mut series[at];
-        seen.push(cast.run(round, *course, *policy, &known)?);
+        seen.push(setup.run(round, *course, *policy, &known)?);
         Ok(())
     });
-    let Cast { tally, helpers, .. } = cast;
+    let Setup { tally, helpers, .. } = setup;
     drop(helpers);
     let course = course.and_then(|()| stage.close());
-    machine.lab.insert(QUOTA.into(), quota_words(setting.quota));
+    machine.lab.insert(QUOTA.into(), quota_text(setting.quota));
     let mut results = Results::new("activation", machine);
-    findings::state(&series, &known, effort, &mut results);
+    findings::add_results(&series, &known, effort, &mut results);
     results.checks = tally.checks();
     Ok(results.after(course))
 }
 
-struct Cast<'a> {
+struct Setup<'a> {
     effort: &'a Effort,
     stage: &'a Stage,
     pair: Pair,
@@ -194,10 +191,10 @@ struct Cast<'a> {
     out: &'a mut dyn Write,
 }
 
-impl<'a> Cast<'a> {
-    fn ways(&self, helpers: bool) -> Ways {
+impl<'a> Setup<'a> {
+    fn routes(&self, helpers: bool) -> Routes {
         let addresses = self.helpers.iter().filter(|_| helpers).map(|helper| helper.address);
-        Ways {
+        Routes {
             helpers: addresses.collect(),
             standby: false,
             link: Some(self.pair.link),
@@ -206,31 +203,31 @@ impl<'a> Cast<'a> {
         }
     }
 
-    fn clients(&self, ways: Ways, sla_us: u64) -> Clients {
+    fn clients(&self, routes: Routes, sla_us: u64) -> Clients {
         let server = self.pair.shimmed.address();
         let plain = self.stage.clients(server, &Traffic::default(), self.effort.connections);
-        Clients { sessions: Some(ways), sla: Duration::from_micros(sla_us), ..plain }
+        Clients { sessions: Some(routes), sla: Duration::from_micros(sla_us), ..plain }
     }
 
-    fn session(&self, ways: Ways) -> Result<Session<'a>, Error> {
-        self.stage.session_of(&self.clients(ways, 1_000), &Traffic::default())
+    fn session(&self, routes: Routes) -> Result<Session<'a>, Error> {
+        self.stage.session_of(&self.clients(routes, 1_000), &Traffic::default())
     }
 
-    /// What the server can do for sessions, direct and helped.
+    /// Measures the SLA, the threshold, and the saturated throughput of direct and of helped sessions.
     fn calibrate(&mut self) -> Result<Known, Error> {
         let (settle, length) = (Duration::from_millis(300), self.effort.step);
-        let mut direct = self.session(self.ways(false))?;
-        // The calmest look: one stall of the machine would set an SLA that everybody keeps at any rate.
-        let mut calmest: Option<u64> = None;
-        for _ in 0..CALM_LOOKS {
-            let step = direct.step(CALM_PER_S, settle, length, None)?.step;
-            calmest = calmest.into_iter().chain(step.span.p99_us()).min();
+        let mut direct = self.session(self.routes(false))?;
+        // The lowest p99 counts: one raised by a stall would set an SLA that is kept at any rate.
+        let mut lowest_us: Option<u64> = None;
+        for _ in 0..LIGHT_STEPS {
+            let step = direct.step(LIGHT_PER_S, settle, length, None)?.step;
+            lowest_us = lowest_us.into_iter().chain(step.span.p99_us()).min();
         }
-        let sla_us = sla_us(calmest.unwrap_or(0));
-        let mut threshold_per_s = CALM_PER_S;
+        let sla_us = sla_us(lowest_us.unwrap_or(0));
+        let mut threshold_per_s = LIGHT_PER_S;
         let mut rate = SEARCH_FROM_PER_S;
         let mut misses = 0;
-        // One late step may be the machine's; the second one is the end.
+        // The machine may have delayed one late step; a second one at the same rate ends the search.
         while misses < 2 && rate < SEARCH_MAX_PER_S {
             let step = direct.step(rate, settle, length, None)?.step;
             if step.span.keeps(sla_us) {
@@ -241,7 +238,7 @@ impl<'a> Cast<'a> {
             }
         }
         let direct_per_s = self.saturate(direct)?;
-        let helped = Ways { link: None, ..self.ways(true) };
+        let helped = Routes { link: None, ..self.routes(true) };
         let helped_per_s = self.session(helped).and_then(|session| self.saturate(session))?;
         let known = Known { sla_us, threshold_per_s, direct_per_s, helped_per_s };
         let _ = writeln!(
@@ -253,7 +250,6 @@ impl<'a> Cast<'a> {
         Ok(known)
     }
 
-    /// Replies a second when far more is offered.
     fn saturate(&mut self, mut session: Session<'a>) -> Result<f64, Error> {
         let step = session.step(SATURATING_PER_S, Duration::from_millis(500), self.effort.step, None)?.step;
         session.generators().quiesce(QUIET_WITHIN)?;
@@ -261,12 +257,17 @@ impl<'a> Cast<'a> {
         Ok(step.replies_per_s)
     }
 
-    /// One course.
-    fn run(&mut self, round: usize, course: Course, policy: Policy, known: &Known) -> Result<Seen, Error> {
-        let mut ways = self.ways(policy == Policy::Decides);
-        ways.relief = (policy == Policy::Decides).then_some(self.effort.group);
+    fn run(
+        &mut self,
+        round: usize,
+        course: Course,
+        policy: Policy,
+        known: &Known,
+    ) -> Result<RunResult, Error> {
+        let mut routes = self.routes(policy == Policy::Decides);
+        routes.relief = (policy == Policy::Decides).then_some(self.effort.group);
         let (schedule, judged_from, length) = self.schedule(course, known);
-        let clients = Clients { schedule, duration: Some(length), ..self.clients(ways, known.sla_us) };
+        let clients = Clients { schedule, duration: Some(length), ..self.clients(routes, known.sla_us) };
         let mut session = self.stage.session_of(&clients, &Traffic::default())?;
         let to_ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let (from_ms, end_ms) = (to_ms(judged_from), to_ms(length));
@@ -278,14 +279,15 @@ impl<'a> Cast<'a> {
         self.pair.check()?;
         self.helpers.iter_mut().try_for_each(Helper::check)?;
         self.tally.add_report(&report);
-        // Lag of connections that wait for their replies is no fault of the clients: only the machine's stalls are.
+        // Lag is not checked: connections that wait for late replies lag behind their schedule without a fault of the
+        // client.
         let spoilt = spoilt_by(&used, 0).or_else(|| stopped(&used));
-        let seen = Seen { spoilt, ..Seen::of(&report, (from_ms, end_ms), course, known) };
-        tell(self.out, round, course, policy, &seen);
+        let seen = RunResult { spoilt, ..RunResult::of(&report, (from_ms, end_ms), course, known) };
+        print_round(self.out, round, course, policy, &seen);
         Ok(seen)
     }
 
-    /// Rates by time, from when on the course is judged, and how long it takes.
+    /// The offered rates by time, the start of the measured span, and the length of the course.
     fn schedule(&self, course: Course, known: &Known) -> (Vec<(Duration, Order)>, Duration, Duration) {
         let Effort { swing, half_swing, calm, burst, .. } = *self.effort;
         match course {
@@ -307,45 +309,45 @@ impl<'a> Cast<'a> {
     }
 }
 
-impl Seen {
-    fn of(report: &Report, (from_ms, end_ms): (u64, u64), course: Course, known: &Known) -> Seen {
+impl RunResult {
+    fn of(report: &Report, (from_ms, end_ms): (u64, u64), course: Course, known: &Known) -> RunResult {
         let is_late = |from: u64| !Span::of(&report.bins, from, from + GRID_MS).keeps(known.sla_us);
         let late: Vec<bool> = (from_ms..end_ms).step_by(GRID_MS as usize).map(is_late).collect();
         let over = late.iter().filter(|late| **late).count() as u64;
         let moves: u64 = report.bins.iter().map(|bin| bin.carried_on).sum();
-        // In the order in which they came to light; processes that decide twice are few.
+        // Sorted by time. A group that decides twice counts twice; such groups are few.
         let mut decided: Vec<(u64, &str)> =
             report.decisions.iter().filter_map(|what| decided_after(what, from_ms)).collect();
         decided.sort_unstable();
         let whole: Vec<u64> =
             decided.iter().filter(|(_, name)| *name == findings::ALL_MOVE).map(|(at, _)| *at).collect();
-        let all_told_ms = whole.get(whole.len() / 2).copied();
-        let mut made = BTreeMap::new();
+        let all_moving_ms = whole.get(whole.len() / 2).copied();
+        let mut decisions = BTreeMap::new();
         for (_, name) in &decided {
-            *made.entry((*name).to_owned()).or_default() += 1;
+            *decisions.entry((*name).to_owned()).or_default() += 1;
         }
-        let floor_ms = all_told_ms.filter(|_| course == Course::Burst).and_then(|lasted_ms| {
+        let floor_ms = all_moving_ms.filter(|_| course == Course::Burst).and_then(|lasted_ms| {
             let burst = known.threshold_per_s * BURST;
             let lasted_s = lasted_ms as f64 / 1000.0;
             crate::relief::drain_floor_ms(burst, known.direct_per_s, known.helped_per_s, lasted_s)
         });
-        Seen {
+        RunResult {
             switches_per_client: moves as f64 / f64::from(report.connections.max(1)),
             over_sla_ms: over * GRID_MS,
             relieved_ms: relief_ms(&report.bins, from_ms, end_ms, known.sla_us),
             decided_ms: decided.first().map(|(at, _)| *at),
-            all_told_ms,
+            all_moving_ms,
             floor_ms,
             on_time_share: Span::of(&report.bins, from_ms, end_ms).on_time_share(known.sla_us),
-            late: spans(&late),
-            made,
+            late_spans: spans(&late),
+            decisions,
             spoilt: None,
         }
     }
 }
 
-/// A decision as a report tells it, `1.234 s: group 3: name: …`: when, in ms after `from_ms`, and its name. Nothing if it
-/// was earlier.
+/// Parses a decision of a report, `1.234 s: group 3: name: …`. Returns its time in ms after `from_ms`, and its name;
+/// `None` for an earlier one.
 fn decided_after(what: &str, from_ms: u64) -> Option<(u64, &str)> {
     let (seconds, rest) = what.split_once(" s: ")?;
     let at_ms = (seconds.parse::<f64>().ok()? * 1000.0) as u64;
@@ -353,38 +355,39 @@ fn decided_after(what: &str, from_ms: u64) -> Option<(u64, &str)> {
     Some((at_ms.checked_sub(from_ms)?, name))
 }
 
-/// Where in a course it is so, each of a grid's: `0.2–0.9, 3.1–3.2`, in seconds.
-fn spans(is_so: &[bool]) -> String {
+/// Formats the spans of `true` values, one value for each step of the grid: `0.2–0.9, 3.1–3.2`, in seconds.
+fn spans(values: &[bool]) -> String {
     let seconds = |steps: usize| format!("{:.1}", steps as f64 * GRID_MS as f64 / 1000.0);
     let mut at = 0;
-    let runs = is_so.chunk_by(|a, b| a == b).filter_map(|run| {
+    let runs = values.chunk_by(|a, b| a == b).filter_map(|run| {
         at += run.len();
         run[0].then(|| format!("{}–{}", seconds(at - run.len()), seconds(at)))
     });
     runs.collect::<Vec<_>>().join(", ")
 }
 
-fn tell(out: &mut dyn Write, round: usize, course: Course, policy: Policy, seen: &Seen) {
-    let spoilt = spoilt_words(seen.spoilt.as_deref());
+fn print_round(out: &mut dyn Write, round: usize, course: Course, policy: Policy, seen: &RunResult) {
+    let spoilt = spoilt_suffix(seen.spoilt.as_deref());
     let ms = |value: Option<u64>| value.map_or("–".into(), |ms| format!("{ms} ms"));
-    say(
+    print_line(
         out,
         format_args!(
             "round {}: {course:?}, {}: {:.2} switches a client, late for {} ms, {:.1} % on time; first decision after {}, \
-             all told after {}{spoilt}",
+             all moving after {}{spoilt}",
             round + 1,
             policy.name(),
             seen.switches_per_client,
             seen.over_sla_ms,
             seen.on_time_share * 100.0,
             ms(seen.decided_ms),
-            ms(seen.all_told_ms),
+            ms(seen.all_moving_ms),
         ),
     );
-    let made: Vec<String> = seen.made.iter().map(|(name, count)| format!("{count} {name}")).collect();
-    let or_none = |words: &str| if words.is_empty() { "–".to_owned() } else { words.to_owned() };
-    let (late, made) = (or_none(&seen.late), or_none(&made.join(", ")));
-    say(out, format_args!("    late at {late} s; decisions: {made}"));
+    let decisions: Vec<String> =
+        seen.decisions.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let or_dash = |text: &str| if text.is_empty() { "–".to_owned() } else { text.to_owned() };
+    let (late, decisions) = (or_dash(&seen.late_spans), or_dash(&decisions.join(", ")));
+    print_line(out, format_args!("    late at {late} s; decisions: {decisions}"));
 }
 
 const _: () = assert!(BIN_MS == GRID_MS, "bins are the grid");

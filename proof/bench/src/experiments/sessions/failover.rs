@@ -1,8 +1,9 @@
-//! What clients notice when the helper that carries their sessions dies, stands still, or is cut off (PostMan, Figure 11).
+//! Failover of sessions when their helper is killed, stopped, or cut off (PostMan, Figure 11).
 //!
-//! All sessions are on one helper, another one stands by. Requests come in an open loop, at equal distances, at a rate far
-//! below what the machine can do: in a closed loop every session would be in the middle of a request, and reconnecting
-//! would compete with replies for a saturated machine. Each run has clients of its own; faults take turns.
+//! All sessions start on one helper, and another one is the standby. Requests form an open loop with equal intervals,
+//! at a rate far below the machine's capacity: in a closed loop every session would have a pending request, and
+//! reconnecting would compete with replies on a saturated machine. Each run has its own clients; rounds rotate the
+//! faults.
 
 mod findings;
 mod recovery;
@@ -18,48 +19,47 @@ use spillway_load::report::Report;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{say, spoilt_words, turns};
-use crate::generator::{Clients, Order, Traffic, Ways};
+use crate::experiments::common::rounds::{print_line, spoilt_suffix, turns};
+use crate::generator::{Clients, Order, Routes, Traffic};
 use crate::measure::{spoilt_by, stopped};
 use crate::results::Results;
 use crate::scene::Setting;
 use crate::stage::{Helper, HelperKind, Pair, Stage};
 
-/// The paper's.
+/// As in the paper.
 const CONNECTIONS: u32 = 1_000;
-/// The paper's.
+/// As in the paper.
 const THREADS: u32 = 10;
-/// With their defaults.
 const HELPERS: HelperKind =
     HelperKind { library: true, batch: "adaptive", max_delay: Duration::from_micros(200) };
-/// A reply later than this is not in time: far above what requests take, below the patience of sessions.
+/// Later replies are not in time: far above normal latencies, and below the timeouts of sessions.
 const SLA: Duration = Duration::from_millis(50);
-/// Clients who lag by more than half of the grid before the fault spoil a run.
+/// A larger p99 of the clients' lag before the fault spoils a run: half of the grid.
 const LAG_US_MAX: u64 = recovery::GRID_MS * 1000 / 2;
-/// After the helper is well again: what it still held of its clients must reach nobody.
+/// Time that a run goes on after the fault ends: data that the first helper still held must not reach a client.
 const HEALED: Duration = Duration::from_millis(500);
-/// The course is told from so long before the fault to so long after it, in ms.
+/// Start and end of the throughput curve, in ms relative to the fault.
 const COURSE_MS: (i64, i64) = (-500, 1_000);
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Rounds: each has every fault once.
+    /// Number of rounds; each has every fault once.
     pub rounds: usize,
-    /// Sessions.
+    /// Number of sessions.
     pub connections: u32,
-    /// Requests a second over all of them.
+    /// Requests a second over all sessions.
     pub rate_per_s: f64,
-    /// Of requests, before the fault: more than the second that it is compared with.
+    /// Time of load before the fault; more than [`recovery::BEFORE_MS`], which is the reference.
     pub settle: Duration,
-    /// What is looked at after it.
+    /// Measured time after the fault.
     pub after: Duration,
-    /// A spoilt run is done so many times in all.
+    /// Most attempts at a spoilt run, the first included.
     pub tries: u32,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             rounds: 7,
@@ -71,24 +71,23 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort { rounds: 3, tries: 2, ..Effort::full() }
     }
 }
 
-/// What happens to the helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Kill,
     Stop,
+    /// Its host loses all packets.
     Cut,
 }
 
 const FAULTS: [Fault; 3] = [Fault::Kill, Fault::Stop, Fault::Cut];
 
 impl Fault {
-    /// As metrics call it.
     fn name(self) -> &'static str {
         match self {
             Fault::Kill => "kill",
@@ -100,20 +99,18 @@ impl Fault {
 
 /// What one run saw. Times are in ms since the fault.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Seen {
-    /// To three bins of replies in time, see [`recovery::recovered_ms`].
+struct RunResult {
+    /// [`recovery::recovered_ms`] of replies in time.
     recovered_ms: Option<u64>,
-    /// The same of all replies, in time or not.
+    /// [`recovery::recovered_ms`] of all replies.
     throughput_again_ms: Option<u64>,
-    /// When the first and the last session were carried on.
+    /// When the first and the last session moved to another helper.
     carried_on_ms: Option<(u64, u64)>,
-    /// Without any reply.
     silence_ms: u64,
-    /// The slowest request.
     slowest_ms: f64,
-    /// What it took to bring the fault about.
+    /// Duration of the call that causes the fault.
     strike_ms: f64,
-    /// Replies a second, by 100 ms.
+    /// Replies a second in steps of 100 ms.
     course: Vec<(i64, f64)>,
     replies: u64,
     lost: u64,
@@ -132,13 +129,13 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("fail", setting)?;
     let _ = writeln!(
         out,
         "{}; no quota; {}/s offered over {} sessions",
-        setting.placement.words(),
+        setting.placement.description(),
         effort.rate_per_s,
         effort.connections
     );
@@ -147,14 +144,14 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let port = Place::from(&stage.middle).free_port()?;
     let standby = stage.helper_on((&second, Place::from(&second).free_port()?), pair.link, &HELPERS)?;
     let first = stage.helper_on((&stage.middle, port), pair.link, &HELPERS)?;
-    let mut cast = Cast { stage: &stage, effort, pair, port, first, standby, second };
+    let mut setup = Setup { stage: &stage, effort, pair, port, first, standby, second };
     let mut series = FAULTS.map(|fault| (fault, Vec::new()));
     let machine = stage.machine(&[("memcached", "-V")])?;
     let course = turns(effort.rounds, series.len()).try_for_each(|(round, at)| {
         let (fault, seen) = &mut series[at];
         for _ in 0..effort.tries.max(1) {
-            let one = cast.run(*fault)?;
-            tell(out, round, *fault, &one);
+            let one = setup.run(*fault)?;
+            print_round(out, round, *fault, &one);
             let good = one.spoilt.is_none();
             seen.push(one);
             if good {
@@ -163,32 +160,31 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         }
         Ok(())
     });
-    drop(cast);
+    drop(setup);
     let course = course.and_then(|()| stage.close());
     let mut results = Results::new("failover", machine);
-    findings::state(&series, effort, &mut results);
+    findings::add_results(&series, effort, &mut results);
     Ok(results.after(course))
 }
 
-/// Everybody but the clients.
-struct Cast<'a> {
+/// Servers and helpers; each run starts its own clients.
+struct Setup<'a> {
     stage: &'a Stage,
     effort: &'a Effort,
     pair: Pair,
-    /// Of the first helper's clients.
+    /// Port of the first helper; its replacement after a kill uses the same.
     port: u16,
     first: Helper,
     standby: Helper,
-    /// The standby's host: the stage's accounts are without it.
+    /// The standby's host; the stage's CPU accounts do not include it.
     second: Host,
 }
 
-impl Cast<'_> {
-    /// One fault under load, and its end.
-    fn run(&mut self, fault: Fault) -> Result<Seen, Error> {
+impl Setup<'_> {
+    fn run(&mut self, fault: Fault) -> Result<RunResult, Error> {
         let traffic = Traffic { constant: true, bin_ms: recovery::GRID_MS, ..Traffic::default() };
         let plain = self.stage.clients(self.pair.shimmed.address(), &traffic, self.effort.connections);
-        let ways = Ways {
+        let routes = Routes {
             helpers: vec![self.first.address, self.standby.address],
             standby: true,
             link: None,
@@ -196,7 +192,7 @@ impl Cast<'_> {
             key: self.stage.client_key().to_owned(),
         };
         let threads = THREADS.min(self.effort.connections);
-        let clients = Clients { sessions: Some(ways), threads, sla: SLA, ..plain };
+        let clients = Clients { sessions: Some(routes), threads, sla: SLA, ..plain };
         let mut session = self.stage.session_of(&clients, &traffic)?;
         let generators = session.generators();
         generators.order(&Order::Rate(self.effort.rate_per_s))?;
@@ -205,7 +201,7 @@ impl Cast<'_> {
 
         let (before, second_before) = (self.stage.snapshot(None)?, self.second.cpu()?);
         let from_ns = monotonic_ns();
-        let held = self.strike(fault)?;
+        let held = self.cause_fault(fault)?;
         let strike_ms = (monotonic_ns() - from_ns) as f64 / 1e6;
         let fault_ms = generators.ms_at(from_ns);
         let end_ms = fault_ms + u64::try_from(self.effort.after.as_millis()).unwrap_or(u64::MAX);
@@ -213,22 +209,22 @@ impl Cast<'_> {
         let mut used = self.stage.snapshot(None)?.since(&before);
         used.others_s -= self.second.cpu()?.since(&second_before).total().as_secs_f64();
         generators.check()?;
-        self.heal(fault, held)?;
+        self.end_fault(fault, held)?;
         std::thread::sleep(HEALED);
         let report = session.report()?;
         self.pair.check()?;
         self.standby.check()?;
-        let seen = Seen::of(&report, fault_ms, end_ms);
-        // What clients lag behind when they reconnect is part of the matter; before the fault they must not.
+        let seen = RunResult::of(&report, fault_ms, end_ms);
+        // Only lag before the fault spoils a run: clients that reconnect lag as a consequence of the fault.
         let lag_us =
             report.span(fault_ms.saturating_sub(recovery::BEFORE_MS), fault_ms).lag_us.quantile_us(0.99);
         let lagged = (lag_us > LAG_US_MAX).then(|| format!("the clients lagged: p99 {} µs", lag_us));
         let spoilt = lagged.or_else(|| spoilt_by(&used, 0)).or_else(|| stopped(&used));
-        Ok(Seen { strike_ms, stalled_ms: used.stalled_s * 1000.0, spoilt, ..seen })
+        Ok(RunResult { strike_ms, stalled_ms: used.stalled_s * 1000.0, spoilt, ..seen })
     }
 
-    /// Brings the fault about. While the result lives, a cut path stays cut.
-    fn strike(&mut self, fault: Fault) -> Result<Option<Loss>, Error> {
+    /// Causes the fault. A cut lasts until the returned value is dropped.
+    fn cause_fault(&mut self, fault: Fault) -> Result<Option<Loss>, Error> {
         match fault {
             Fault::Kill => self.first.signal(Signal::KILL.as_raw()).map(|()| None),
             Fault::Stop => self.first.signal(Signal::STOP.as_raw()).map(|()| None),
@@ -236,8 +232,8 @@ impl Cast<'_> {
         }
     }
 
-    /// Ends it.
-    fn heal(&mut self, fault: Fault, held: Option<Loss>) -> Result<(), Error> {
+    /// Ends the fault, and waits until the first helper has its link again.
+    fn end_fault(&mut self, fault: Fault, held: Option<Loss>) -> Result<(), Error> {
         drop(held);
         match fault {
             Fault::Kill => {
@@ -248,19 +244,18 @@ impl Cast<'_> {
             Fault::Stop => self.first.signal(Signal::CONT.as_raw())?,
             Fault::Cut => {}
         }
-        // Its link to the server may have been given up meanwhile.
+        // The server may have given up the link during the fault.
         self.first.await_link()
     }
 }
 
-impl Seen {
-    /// What the clients' report says of a fault.
-    fn of(report: &Report, fault_ms: u64, end_ms: u64) -> Seen {
+impl RunResult {
+    fn of(report: &Report, fault_ms: u64, end_ms: u64) -> RunResult {
         let bins = &report.bins;
         let all = report.span(0, u64::MAX).summary();
         let around = report.span(fault_ms.saturating_sub(recovery::BEFORE_MS), end_ms);
         let slowest_us = [&around.direct, &around.helped].map(|carried| carried.latency_us.max_us());
-        Seen {
+        RunResult {
             recovered_ms: recovery::recovered_ms(bins, fault_ms, end_ms, recovery::timely),
             throughput_again_ms: recovery::recovered_ms(bins, fault_ms, end_ms, recovery::replied),
             carried_on_ms: recovery::carried_on_ms(bins, fault_ms, end_ms),
@@ -274,16 +269,16 @@ impl Seen {
             resets: all.resets,
             carried_on: bins.iter().filter(|bin| bin.at_ms < end_ms).map(|bin| bin.carried_on).sum(),
             troubles: report.troubles.clone(),
-            ..Seen::default()
+            ..RunResult::default()
         }
     }
 }
 
-fn tell(out: &mut dyn Write, round: usize, fault: Fault, seen: &Seen) {
+fn print_round(out: &mut dyn Write, round: usize, fault: Fault, seen: &RunResult) {
     let ms = |value: Option<u64>| value.map_or("never".into(), |ms| format!("{ms} ms"));
-    let spoilt = spoilt_words(seen.spoilt.as_deref());
-    let carried = seen.carried_on_ms.map_or("nobody".into(), |(first, last)| format!("{first} to {last} ms"));
-    say(
+    let spoilt = spoilt_suffix(seen.spoilt.as_deref());
+    let carried = seen.carried_on_ms.map_or("–".into(), |(first, last)| format!("{first} to {last} ms"));
+    print_line(
         out,
         format_args!(
             "round {}: {}: recovered after {}, throughput after {}; {} carried on after {carried}; silence {} ms, \

@@ -1,7 +1,9 @@
-//! What a session adds to the cost of a request at the server's host: helped, beside library connections without a session
-//! through the same helper; and direct, on the server's own link port, beside plain TCP. And what it adds on the wire.
+//! Cost of sessions for a request, in CPU time of the server's host and in bytes on the wire: helped, compared with
+//! library connections without sessions through the same helper; and direct on the server's link port, compared with
+//! plain TCP.
 //!
-//! Nobody has a quota. Rounds are interleaved: each asks every way once, in turning order. Ratios compare within a round.
+//! No host has a quota. Rounds are interleaved: each measures every path once, in rotating order. Ratios compare within
+//! a round.
 
 use std::io::Write;
 use std::time::Duration;
@@ -11,22 +13,20 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rates::{Course, Series, Way, find};
-use crate::generator::{Clients, Traffic, Ways};
+use crate::experiments::common::rates::{Course, Path, Series, find};
+use crate::generator::{Clients, Routes, Traffic};
 use crate::results::{Ratio, Results};
 use crate::scene::Setting;
 use crate::stage::{Cost, Helper, HelperKind, Pair, Session, Stage};
 
 pub use crate::experiments::common::rates::Effort;
 
-/// Clients.
 const CONNECTIONS: u32 = 200;
-/// Batches of a known size: what a session adds to a message shows where a message costs little, and with the default a
-/// batch of so few clients holds one or two.
+/// A long, fixed batch delay: a session's cost shows best with many messages in a batch, where each costs little. With
+/// the default, a batch of these clients contains one or two messages.
 const HELPER: HelperKind =
     HelperKind { library: true, batch: "fixed", max_delay: Duration::from_micros(1_000) };
 
-/// What figures need.
 fn full() -> Effort {
     Effort {
         rounds: 9,
@@ -38,17 +38,15 @@ fn full() -> Effort {
     }
 }
 
-/// What two minutes allow.
 fn quick() -> Effort {
     Effort { rounds: 5, rates: vec![10_000.0], length: Duration::from_millis(1_500), tries: 2, ..full() }
 }
 
-/// How requests reach the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+enum ClientKind {
     /// Plain TCP to a server without the shim.
     Plain,
-    /// Sessions on the server's own link port, a link each.
+    /// Sessions on the server's own link port, each with its own link.
     SessionDirect,
     /// Library connections without a session, through the helper.
     Batched,
@@ -56,23 +54,23 @@ enum By {
     SessionBatched,
 }
 
-/// In the order of the first round.
-const WAYS: [By; 4] = [By::Plain, By::SessionDirect, By::Batched, By::SessionBatched];
+const CLIENT_KINDS: [ClientKind; 4] =
+    [ClientKind::Plain, ClientKind::SessionDirect, ClientKind::Batched, ClientKind::SessionBatched];
 
-impl Way for By {
+impl Path for ClientKind {
     fn name(self) -> &'static str {
         match self {
-            By::Plain => "direct, plain TCP",
-            By::SessionDirect => "direct, sessions",
-            By::Batched => "helped, no sessions",
-            By::SessionBatched => "helped, sessions",
+            ClientKind::Plain => "direct, plain TCP",
+            ClientKind::SessionDirect => "direct, sessions",
+            ClientKind::Batched => "helped, no sessions",
+            ClientKind::SessionBatched => "helped, sessions",
         }
     }
 }
 
-impl By {
+impl ClientKind {
     fn is_helped(self) -> bool {
-        matches!(self, By::Batched | By::SessionBatched)
+        matches!(self, ClientKind::Batched | ClientKind::SessionBatched)
     }
 }
 
@@ -82,20 +80,20 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("session", setting)?;
-    let _ = writeln!(out, "{}; no quota; {CONNECTIONS} clients", setting.placement.words());
+    let _ = writeln!(out, "{}; no quota; {CONNECTIONS} clients", setting.placement.description());
     let mut pair = stage.pair(Speech::Memcached, &[64])?;
     let port = Place::from(&stage.middle).free_port()?;
     let helper = stage.helper_on((&stage.middle, port), pair.link, &HELPER)?;
     let machine = stage.machine(&[("memcached", "-V")])?;
     let mut course = Course { effort, pair: &mut pair, out };
     let (series, tally, ended) = course.run(
-        &WAYS,
-        |pair, by| {
-            let session = start(&stage, pair, &helper, by, effort.rates[0])?;
-            Ok((session, by.is_helped().then_some(&helper)))
+        &CLIENT_KINDS,
+        |pair, kind| {
+            let session = start(&stage, pair, &helper, kind, effort.rates[0])?;
+            Ok((session, kind.is_helped().then_some(&helper)))
         },
         |cost| {
             format!(
@@ -114,33 +112,33 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     Ok(results.after(ended))
 }
 
-/// Starts clients; those of the helper are there when this returns.
+/// Starts the clients; helped connections without sessions have moved to the helper when this returns.
 fn start<'a>(
     stage: &'a Stage,
     pair: &Pair,
     helper: &Helper,
-    by: By,
+    kind: ClientKind,
     rate_per_s: f64,
 ) -> Result<Session<'a>, Error> {
     let traffic = Traffic::default();
     let key = stage.client_key().to_owned();
-    let server = if by == By::Plain { &pair.plain } else { &pair.shimmed };
+    let server = if kind == ClientKind::Plain { &pair.plain } else { &pair.shimmed };
     let plain = stage.clients(server.address(), &traffic, CONNECTIONS);
-    let ways = |helpers, link| Ways { helpers, standby: false, link, relief: None, key: key.clone() };
-    let clients = match by {
-        By::Plain => plain,
-        By::SessionDirect => Clients { sessions: Some(ways(Vec::new(), Some(pair.link))), ..plain },
-        By::Batched => Clients { helpers: Some((vec![helper.address], key)), ..plain },
-        By::SessionBatched => Clients { sessions: Some(ways(vec![helper.address], None)), ..plain },
+    let routes = |helpers, link| Routes { helpers, standby: false, link, relief: None, key: key.clone() };
+    let clients = match kind {
+        ClientKind::Plain => plain,
+        ClientKind::SessionDirect => Clients { sessions: Some(routes(Vec::new(), Some(pair.link))), ..plain },
+        ClientKind::Batched => Clients { helpers: Some((vec![helper.address], key)), ..plain },
+        ClientKind::SessionBatched => Clients { sessions: Some(routes(vec![helper.address], None)), ..plain },
     };
     let mut session = stage.session_of(&clients, &traffic)?;
-    if by == By::Batched {
+    if kind == ClientKind::Batched {
         session.move_to_helper(rate_per_s)?;
     }
     Ok(session)
 }
 
-fn rows(series: &Series<By>, results: &mut Results) {
+fn rows(series: &Series<ClientKind>, results: &mut Results) {
     let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Cost) -> Option<f64>, note: &str| {
         results.rows.push(series.row(metric, unit, value, note));
     };
@@ -152,7 +150,7 @@ fn rows(series: &Series<By>, results: &mut Results) {
         "both ways, at the server's interface; acknowledgements of TCP included, headers of split segments once",
     );
     row("total_cpu_us_per_request", "µs", &|cost| Some(cost.total_us()), "");
-    if series.way.is_helped() {
+    if series.path.is_helped() {
         row("helper_cpu_us_per_request", "µs", &|cost| Some(cost.middle_us()), "");
         row("messages_per_batch", "messages", &|cost| cost.used.messages_per_batch(), "");
     }
@@ -160,21 +158,21 @@ fn rows(series: &Series<By>, results: &mut Results) {
     row("p99_us", "µs", &|cost| cost.span.quantile_us(0.99).map(|us| us as f64), "");
 }
 
-fn ratios(series: &[Series<By>], effort: &Effort, results: &mut Results) {
+fn ratios(series: &[Series<ClientKind>], effort: &Effort, results: &mut Results) {
     let comparisons = [
         (
             ["session_over_plain_batched_cpu", "session_over_plain_batched_wire"],
-            (By::SessionBatched, By::Batched),
+            (ClientKind::SessionBatched, ClientKind::Batched),
             "helped; expected CPU ≤ 1.1",
         ),
         (
             ["session_direct_over_plain", "session_direct_over_plain_wire"],
-            (By::SessionDirect, By::Plain),
+            (ClientKind::SessionDirect, ClientKind::Plain),
             "a link each, against plain TCP",
         ),
     ];
     for &rate in &effort.rates {
-        for ([cpu, wire], (ours, theirs), words) in comparisons {
+        for ([cpu, wire], (ours, theirs), note) in comparisons {
             let (Some(ours), Some(theirs)) = (find(series, ours, rate), find(series, theirs, rate)) else {
                 continue;
             };
@@ -185,7 +183,7 @@ fn ratios(series: &[Series<By>], effort: &Effort, results: &mut Results) {
             for (name, what, value) in figures {
                 let name = format!("{name}{}", effort.suffix(rate));
                 let ratio = Ratio::paired(&name, &ours.each(value), &theirs.each(value));
-                results.ratios.push(ratio.note(format!("{what}, at {rate}/s; {words}")));
+                results.ratios.push(ratio.note(format!("{what}, at {rate}/s; {note}")));
             }
         }
     }
@@ -197,23 +195,23 @@ mod tests {
     use crate::machine::Machine;
     use crate::measure::Used;
 
-    fn series(by: By, rate_per_s: f64, us: &[f64]) -> Series<By> {
+    fn series(kind: ClientKind, rate_per_s: f64, us: &[f64]) -> Series<ClientKind> {
         let cost = |&us: &f64| {
             let used = Used { seconds: 1.0, server_process_s: us * 0.01, ..Used::default() };
             (us > 0.0).then(|| Cost { used, requests: 10_000, wire_bytes: 4_000_000, ..Cost::default() })
         };
-        Series { way: by, rate_per_s, costs: us.iter().map(cost).collect() }
+        Series { path: kind, rate_per_s, costs: us.iter().map(cost).collect() }
     }
 
     #[test]
-    fn sessions_are_compared_with_the_same_way_without() {
+    fn sessions_are_compared_with_the_same_path_without_sessions() {
         let all = [
-            series(By::Batched, 10_000.0, &[8.0, 8.0, 8.0, 8.0, 8.0, 0.0]),
-            series(By::SessionBatched, 10_000.0, &[8.4; 6]),
-            series(By::Plain, 10_000.0, &[20.0; 6]),
-            series(By::SessionDirect, 10_000.0, &[25.0; 6]),
-            series(By::Plain, 2_000.0, &[20.0; 6]),
-            series(By::SessionDirect, 2_000.0, &[25.0; 2]),
+            series(ClientKind::Batched, 10_000.0, &[8.0, 8.0, 8.0, 8.0, 8.0, 0.0]),
+            series(ClientKind::SessionBatched, 10_000.0, &[8.4; 6]),
+            series(ClientKind::Plain, 10_000.0, &[20.0; 6]),
+            series(ClientKind::SessionDirect, 10_000.0, &[25.0; 6]),
+            series(ClientKind::Plain, 2_000.0, &[20.0; 6]),
+            series(ClientKind::SessionDirect, 2_000.0, &[25.0; 2]),
         ];
         let mut results = Results::new("session-cost", Machine::default());
         all.iter().for_each(|series| rows(series, &mut results));

@@ -1,8 +1,8 @@
-//! What a sidecar beside its client adds to a request on an idle service: time, and CPU of its own. memcached, redis, and a
-//! protocol that it knows nothing of.
+//! Latency that a sidecar adds to a request on an idle service, and its own CPU time, for memcached, redis, and an
+//! unknown protocol.
 //!
-//! Pairs of direct clients and clients of a sidecar, interleaved, the first of each pair in turn. No helper: this is the
-//! price of being able to be helped.
+//! Pairs of a measurement with direct clients and one with clients of the sidecar; the first of a pair alternates.
+//! Without a helper: the experiment shows the cost of a sidecar while no relief is active.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use spillway_load::config::Speech;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{say, spoilt_words};
+use crate::experiments::common::rounds::{print_line, spoilt_suffix};
 use crate::generator::Traffic;
 use crate::goodput::Tally;
 use crate::measure::{again, spoilt_by, stopped};
@@ -22,30 +22,28 @@ use crate::scene::Setting;
 use crate::served::runs;
 use crate::stage::{Echo, Pair, Stage, Taken};
 
-/// Far below what anybody can do.
+/// Far below the capacity of server and sidecar.
 const RATE_PER_S: f64 = 1_000.0;
-/// Of one client's host.
 const CONNECTIONS: u32 = 20;
-/// How long a sidecar may take until it listens.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// Pairs that a difference of a few µs needs.
+/// A difference of a few µs needs this many pairs.
 const PAIRS_MIN: usize = 15;
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
     /// Pairs of each protocol.
     pub pairs: usize,
-    /// Before each measurement.
+    /// Pause before each measurement.
     pub settle: Duration,
-    /// Of each measurement.
+    /// Length of each measurement.
     pub length: Duration,
-    /// A spoilt measurement is done so many times in all.
+    /// Most attempts at a spoilt measurement, the first included.
     pub tries: u32,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             pairs: 17,
@@ -55,13 +53,13 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort { pairs: 5, length: Duration::from_millis(800), tries: 2, ..Effort::full() }
     }
 }
 
-/// What a sidecar is told that its clients speak.
+/// The sidecar's option `--protocol`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
     Memcached,
@@ -80,7 +78,7 @@ impl Protocol {
         }
     }
 
-    /// What clients really speak: with echoes the sidecar has nothing to go by.
+    /// The clients' protocol: echoes for `tcp`, which the sidecar cannot parse.
     fn speech(self) -> Speech {
         match self {
             Protocol::Memcached => Speech::Memcached,
@@ -90,27 +88,26 @@ impl Protocol {
     }
 }
 
-/// One protocol, a pair each; `None` where nothing could be had.
+/// All pairs of one protocol; `None` for a spoilt measurement.
 #[derive(Clone, Debug)]
 struct Series {
     protocol: Protocol,
-    direct: Vec<Option<Seen>>,
-    sidecar: Vec<Option<Seen>>,
+    direct: Vec<Option<Measurement>>,
+    sidecar: Vec<Option<Measurement>>,
     spoilt: Vec<String>,
 }
 
-/// What one measurement saw, in µs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Seen {
+struct Measurement {
     p50_us: f64,
     p99_us: f64,
-    /// The sidecar's own, for each request.
+    /// CPU time of the sidecar for each request, in µs.
     cpu_us: f64,
-    /// Of the server's host, likewise.
+    /// CPU time of the server's host for each request, in µs.
     server_us: f64,
 }
 
-/// Servers of one protocol: with the shim and without, or one that does both.
+/// Servers of one protocol: one with the shim and one without, or an echo server with both ports.
 enum Servers {
     Pair(Box<Pair>),
     Echo(Echo),
@@ -146,7 +143,6 @@ impl Servers {
     }
 }
 
-/// A running sidecar on the clients' host.
 struct Sidecar {
     process: Process,
     address: SocketAddr,
@@ -190,10 +186,11 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("sidecar", setting)?;
-    let _ = writeln!(out, "{}; the sidecar with the clients; {RATE_PER_S}/s", setting.placement.words());
+    let _ =
+        writeln!(out, "{}; the sidecar with the clients; {RATE_PER_S}/s", setting.placement.description());
     let mut series = Vec::new();
     let mut tally = Tally::default();
     let mut machine = stage.machine(&[("memcached", "-V"), ("redis-server", "-v")])?;
@@ -206,7 +203,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
             for through in [pair % 2 == 0, pair % 2 != 0] {
                 let beside = through.then_some(&sidecar);
                 let seen = measure(&stage, effort, &servers, one, beside, &mut tally, &mut |seen, why| {
-                    tell(out, pair, protocol, through, seen, why);
+                    print_round(out, pair, protocol, through, seen, why);
                 })?;
                 if through { &mut one.sidecar } else { &mut one.direct }.push(seen);
                 servers.check()?;
@@ -219,12 +216,12 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     machine.lab.insert("sidecar".into(), "1 thread, on the clients' host and core; no helper".into());
     machine.lab.insert("connections".into(), format!("{CONNECTIONS}, {RATE_PER_S}/s, GET or echo of 64 B"));
     let mut results = Results::new("sidecar", machine);
-    series.iter().for_each(|series| state(series, &mut results));
+    series.iter().for_each(|series| add_results(series, &mut results));
     results.checks = tally.checks();
     Ok(results.after(course))
 }
 
-/// One half of a pair; `None` if it was spoilt each time.
+/// Measures one half of a pair; `None` if every attempt was spoilt. Calls `print` after each attempt.
 fn measure(
     stage: &Stage,
     effort: &Effort,
@@ -232,8 +229,8 @@ fn measure(
     series: &mut Series,
     sidecar: Option<&Sidecar>,
     tally: &mut Tally,
-    told: &mut dyn FnMut(Option<Seen>, Option<&str>),
-) -> Result<Option<Seen>, Error> {
+    print: &mut dyn FnMut(Option<Measurement>, Option<&str>),
+) -> Result<Option<Measurement>, Error> {
     let traffic = Traffic { speech: series.protocol.speech(), ..Traffic::default() };
     let target = sidecar.map_or(servers.plain(), |sidecar| sidecar.address);
     let mut session = stage.session(target, &traffic, CONNECTIONS)?;
@@ -246,8 +243,8 @@ fn measure(
             let taken = session.step(RATE_PER_S, effort.settle, effort.length, None)?;
             let used = &taken.step.used;
             let spoilt = spoilt_by(used, taken.step.lag_p99_us).or_else(|| stopped(used));
-            let seen = Seen::of(&taken);
-            told(seen, spoilt.as_deref());
+            let seen = Measurement::of(&taken);
+            print(seen, spoilt.as_deref());
             series.spoilt.extend(spoilt.clone());
             Ok((seen, spoilt))
         },
@@ -257,11 +254,11 @@ fn measure(
     Ok(seen.filter(|_| spoilt.is_none()))
 }
 
-impl Seen {
-    fn of(taken: &Taken) -> Option<Seen> {
+impl Measurement {
+    fn of(taken: &Taken) -> Option<Measurement> {
         let (span, used) = (&taken.step.span, &taken.step.used);
         let each = |seconds: f64| seconds * 1e6 / span.served as f64;
-        Some(Seen {
+        Some(Measurement {
             p50_us: span.quantile_us(0.5)? as f64,
             p99_us: span.quantile_us(0.99)? as f64,
             cpu_us: each(taken.watched.as_secs_f64()),
@@ -270,8 +267,8 @@ impl Seen {
     }
 }
 
-fn state(series: &Series, results: &mut Results) {
-    let pairs: Vec<(Seen, Seen)> = series
+fn add_results(series: &Series, results: &mut Results) {
+    let pairs: Vec<(Measurement, Measurement)> = series
         .direct
         .iter()
         .zip(&series.sidecar)
@@ -280,13 +277,14 @@ fn state(series: &Series, results: &mut Results) {
     let few = few(pairs.len(), "pairs", PAIRS_MIN);
     let good = series.direct.iter().chain(&series.sidecar).flatten().count();
     let spoilt = left_out(&series.spoilt, good + series.spoilt.len());
-    let mut row = |system: &str, metric: &str, note: &str, value: &dyn Fn(&Seen, &Seen) -> f64| {
-        let values: Vec<f64> = pairs.iter().map(|(direct, sidecar)| value(direct, sidecar)).collect();
-        let row = Row::new(system, metric, "µs", &values).param("protocol", series.protocol.name());
-        results
-            .rows
-            .push(row.param("offered_per_s", RATE_PER_S).note(note).note(&spoilt).void_if(few.clone()));
-    };
+    let mut row =
+        |system: &str, metric: &str, note: &str, value: &dyn Fn(&Measurement, &Measurement) -> f64| {
+            let values: Vec<f64> = pairs.iter().map(|(direct, sidecar)| value(direct, sidecar)).collect();
+            let row = Row::new(system, metric, "µs", &values).param("protocol", series.protocol.name());
+            results
+                .rows
+                .push(row.param("offered_per_s", RATE_PER_S).note(note).note(&spoilt).void_if(few.clone()));
+        };
     row("direct", "p50_us", "", &|direct, _| direct.p50_us);
     row("sidecar", "p50_us", "", &|_, sidecar| sidecar.p50_us);
     let added = "sidecar minus direct, pair by pair; expected ≤ 60";
@@ -300,21 +298,21 @@ fn state(series: &Series, results: &mut Results) {
     results.ratios.push(Ratio::new(&name, &rounds).void_if(few));
 }
 
-fn tell(
+fn print_round(
     out: &mut dyn Write,
     pair: usize,
     protocol: Protocol,
     through: bool,
-    seen: Option<Seen>,
+    seen: Option<Measurement>,
     spoilt: Option<&str>,
 ) {
     let way = if through { "sidecar" } else { "direct" };
-    let spoilt = spoilt_words(spoilt);
-    let words = seen.map_or("no replies".into(), |seen| {
+    let spoilt = spoilt_suffix(spoilt);
+    let figures = seen.map_or("no replies".into(), |seen| {
         let sidecar = if through { format!(", {:.1} µs of its CPU", seen.cpu_us) } else { String::new() };
         format!("p50 {:.0} µs, p99 {:.0} µs{sidecar}", seen.p50_us, seen.p99_us)
     });
-    say(out, format_args!("pair {}: {}, {way}: {words}{spoilt}", pair + 1, protocol.name()));
+    print_line(out, format_args!("pair {}: {}, {way}: {figures}{spoilt}", pair + 1, protocol.name()));
 }
 
 #[cfg(test)]
@@ -323,19 +321,20 @@ mod tests {
     use crate::machine::Machine;
 
     #[test]
-    fn what_is_added_is_told_pair_by_pair() {
-        let seen = |p50_us: f64| Some(Seen { p50_us, p99_us: 3.0 * p50_us, cpu_us: 20.0, server_us: 9.0 });
+    fn added_latency_is_computed_pair_by_pair() {
+        let seen =
+            |p50_us: f64| Some(Measurement { p50_us, p99_us: 3.0 * p50_us, cpu_us: 20.0, server_us: 9.0 });
         let mut series = Series {
             protocol: Protocol::Redis,
             direct: vec![seen(100.0); 16],
             sidecar: vec![seen(150.0); 16],
             spoilt: vec!["a stall".into()],
         };
-        // The machine was slow for a while, for both; and one half of a pair is lost.
+        // A pair on a slow machine, and a pair with one half missing.
         (series.direct[3], series.sidecar[3]) = (seen(300.0), seen(350.0));
         series.direct[5] = None;
         let mut results = Results::new("sidecar", Machine::default());
-        state(&series, &mut results);
+        add_results(&series, &mut results);
         let row = |metric: &str| results.rows.iter().find(|row| row.metric == metric).unwrap();
         let added = row("added_p50_us");
         assert_eq!(
@@ -350,7 +349,7 @@ mod tests {
         assert_eq!(results.ratios[0].median, Some(1.5));
         series.sidecar[7] = None;
         let mut results = Results::new("sidecar", Machine::default());
-        state(&series, &mut results);
+        add_results(&series, &mut results);
         assert!(results.rows.iter().all(|row| !row.valid && row.why.contains("14 pairs")));
     }
 }

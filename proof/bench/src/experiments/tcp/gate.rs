@@ -1,6 +1,7 @@
-//! What a gate does to a Linux peer: a stack that acknowledges bytes only so long after they came, as a helper does that
-//! waits for its server's word. As many bytes as go through, and messages to and fro whose answers come at once, or with
-//! the acknowledgement. Nothing is lost: what the peer sends again, it sends for nothing. Each byte is compared.
+//! Effects of a gate on a Linux peer. A stack with a gate acknowledges bytes a fixed time after their arrival, as a
+//! helper does that waits for its server's acknowledgement. Measures bulk throughput, and round trips whose answers
+//! come at once or with the acknowledgement. No frame is lost, so every retransmission of the peer is spurious. Every
+//! byte is compared.
 
 use std::io::Write;
 use std::time::Duration;
@@ -9,42 +10,40 @@ use spillway_xdp::FaultsOptions;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{Rounds, say, turns};
-use crate::experiments::tcp::kernel_peer::{Gate, Plan, Seen, Site, System, Work};
+use crate::experiments::common::rounds::{Rounds, print_line, turns};
+use crate::experiments::tcp::kernel_peer::{Gate, Measured, Plan, Site, System, Work};
 use crate::results::{Check, Ratio, Results, Row};
 use crate::scene::Setting;
 
-/// How long after it came a byte is released, in ms.
+/// Delays between the arrival of a byte and its acknowledgement, in ms.
 const GATES_MS: [u64; 6] = [0, 1, 10, 50, 200, 500];
 
-/// What goes through a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Traffic {
-    /// The peer sends as much as it can.
     Bulk,
-    /// The peer asks; answers come before the request is acknowledged.
+    /// The peer sends requests, and gets answers before the acknowledgement.
     AnsweredAtOnce,
-    /// The peer asks; answers come with the acknowledgement, as of a server that acknowledges when it answers.
+    /// The peer sends requests, and gets answers with the acknowledgement.
     AnsweredAtTheGate,
 }
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
-    /// In ms.
+    /// Delays of the gates, in ms.
     pub gates_ms: Vec<u64>,
-    /// Of each measurement, at least.
+    /// Least length of a measurement.
     pub length: Duration,
-    /// How often the gate opens while bytes are sent, at least.
+    /// Least length of a bulk measurement, as a multiple of the delay.
     pub bulk_gates: u32,
-    /// The same while messages go to and fro.
+    /// Least length of a measurement of round trips, as a multiple of the delay.
     pub message_gates: u32,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             rounds: 7,
@@ -55,7 +54,7 @@ impl Effort {
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort {
             rounds: 3,
@@ -67,12 +66,11 @@ impl Effort {
     }
 }
 
-/// One kind of traffic through one gate.
 #[derive(Clone, Debug)]
 struct Series {
     traffic: Traffic,
     gate_ms: u64,
-    rounds: Rounds<Seen>,
+    rounds: Rounds<Measured>,
 }
 
 /// Runs the experiment.
@@ -81,7 +79,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let mut site = Site::set("gate", setting)?;
     let mut machine = site.machine()?;
@@ -96,7 +94,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     }
     let course = turns(effort.rounds, all.len()).try_for_each(|(round, at)| {
         let seen = site.measure(&all[at].plan(effort))?;
-        tell(out, round, &all[at], &seen);
+        print_round(out, round, &all[at], &seen);
         all[at].rounds.take((seen, None));
         Ok(())
     });
@@ -125,8 +123,7 @@ impl Series {
         }
     }
 
-    /// As rows have it.
-    fn words(&self) -> &'static str {
+    fn traffic_name(&self) -> &'static str {
         match self.traffic {
             Traffic::Bulk => "bulk",
             Traffic::AnsweredAtOnce => "answered at once",
@@ -136,11 +133,11 @@ impl Series {
 }
 
 fn rows(series: &Series, results: &mut Results) {
-    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>, note: &str| {
+    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Measured) -> Option<f64>, note: &str| {
         let values: Vec<f64> = series.rounds.good().filter_map(value).collect();
         let row = Row::new("spillway", metric, unit, &values)
             .param("gate_ms", series.gate_ms)
-            .param("traffic", series.words());
+            .param("traffic", series.traffic_name());
         results.rows.push(row.note(note));
     };
     if series.traffic == Traffic::Bulk {
@@ -162,7 +159,7 @@ fn rows(series: &Series, results: &mut Results) {
         row("p99_us", "µs", &|seen| seen.quantile_us(0.99), "");
         row("max_us", "µs", &|seen| seen.quantile_us(1.0), "");
     }
-    let count = |name: &'static str| move |seen: &Seen| seen.peer.get(name).map(|count| *count as f64);
+    let count = |name: &'static str| move |seen: &Measured| seen.peer.get(name).map(|count| *count as f64);
     row(
         "sent_again_percent",
         "%",
@@ -175,7 +172,6 @@ fn rows(series: &Series, results: &mut Results) {
     row("found_spurious", "of the peer", &count("spurious"), "timeouts that it took back");
 }
 
-/// What a gate leaves of the goodput.
 fn ratios(all: &[Series], results: &mut Results) {
     let bulk = |gate_ms| all.iter().find(|s| s.traffic == Traffic::Bulk && s.gate_ms == gate_ms);
     let Some(open) = bulk(0) else { return };
@@ -200,7 +196,7 @@ fn checks(all: &[Series], results: &mut Results) {
     ));
 }
 
-fn tell(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
+fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Measured) {
     let what = match series.traffic {
         Traffic::Bulk => {
             format!("{:.2} MB/s, late {:.2} MB/s", seen.bytes_per_s / 1e6, seen.late_bytes_per_s / 1e6)
@@ -213,13 +209,13 @@ fn tell(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
         ),
     };
     let count = |name: &str| seen.peer.get(name).copied().unwrap_or(0);
-    say(
+    print_line(
         out,
         format_args!(
             "round {}: gate of {} ms, {}: {what}; the peer sent {} segments of {} again, {} timeouts, {} probes",
             round + 1,
             series.gate_ms,
-            series.words(),
+            series.traffic_name(),
             count("again"),
             count("segments"),
             count("timeouts"),
@@ -236,18 +232,18 @@ mod tests {
     use crate::machine::Machine;
 
     fn series(traffic: Traffic, gate_ms: u64, bytes_per_s: f64) -> Series {
-        let seen = Seen {
+        let seen = Measured {
             bytes_per_s,
             bytes: 640,
             took_ns: vec![1_000_000; 10],
             peer: BTreeMap::from([("timeouts", 2), ("probes", 1), ("spurious", 1)]),
-            ..Seen::default()
+            ..Measured::default()
         };
         Series { traffic, gate_ms, rounds: (0..5).map(|_| Some(seen.clone())).collect() }
     }
 
     #[test]
-    fn a_gate_is_compared_with_the_open_one() {
+    fn a_gate_is_compared_with_one_without_delay() {
         let all = [
             series(Traffic::Bulk, 0, 100e6),
             series(Traffic::Bulk, 50, 20e6),
@@ -265,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gate_opens_some_times_in_a_measurement() {
+    fn a_measurement_lasts_for_several_delays() {
         let effort = Effort::quick();
         let plan = series(Traffic::AnsweredAtTheGate, 500, 0.0).plan(&effort);
         assert_eq!((plan.length, plan.work), (Duration::from_secs(2), Work::Answering));

@@ -1,9 +1,10 @@
-//! A kernel as the peer of the user-level stack, over a TAP interface; and in the stack's place another kernel, behind an
-//! interface of the same kind. What either does is checked byte by byte.
+//! A kernel as the peer of the user-level stack, over a TAP interface; or, for comparison, of another kernel behind an
+//! interface of the same kind. Every byte that either side receives is compared.
 //!
 //! The programs of both kernels run on one core; the loop (our stack with its application, or the cable between two
-//! kernels) on another one where there is one. Whoever writes a frame to a TAP interface runs the kernel's receiving side
-//! of it, up to the socket: so the loop bears all protocol work that is not a program's own sending.
+//! kernels) on another core if the machine has one. The thread that writes a frame to a TAP interface also executes the
+//! kernel's receive path up to the socket, so the loop's CPU time contains all protocol work except that of sending
+//! programs.
 
 mod forward;
 mod pattern;
@@ -29,21 +30,21 @@ pub(super) use roles::Gate;
 use roles::{GRANT_BYTES, Role, Stream};
 use running::{Running, Used};
 
-/// Bytes of the largest IP packet, of all interfaces and of the stack.
+/// Largest IP packet of the stack and of all interfaces, in bytes.
 pub(super) const MTU: u16 = 1500;
-/// Where connections are accepted: the stack, or the kernel in its place.
+/// Port on which the stack, or the kernel in its place, listens.
 const PORT: u16 = 7000;
-/// A step of setting things up takes no longer.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Of the kernels: windows of 1 MB (half of a buffer) as the stack has them, which no interface's queue is too short for;
-/// what is not yet sent waits in programs, not in megabytes of socket buffers; and what one connection found out about the
-/// path is no business of the next one.
+/// Limit for connecting, for each command of the setup, and for the end of a loop.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Settings of both kernels. Receive windows are 1 MB (half of a buffer), as in the stack; every interface's queue is
+/// long enough for them. Unsent data waits in the programs, not in megabytes of socket buffers. A connection does not
+/// inherit path metrics of an earlier one.
 const SYSCTLS: [(&str, &str); 3] = [
     ("net/ipv4/tcp_rmem", "4096 131072 2097152"),
     ("net/ipv4/tcp_notsent_lowat", "262144"),
     ("net/ipv4/tcp_no_metrics_save", "1"),
 ];
-/// What kernels count about loss, by our names.
+/// Counters of a kernel about loss: name in [`Measured::peer`], name of the kernel.
 const COUNTERS: [(&str, &str); 6] = [
     ("segments", "Tcp:OutSegs"),
     ("again", "Tcp:RetransSegs"),
@@ -53,7 +54,7 @@ const COUNTERS: [(&str, &str); 6] = [
     ("duplicates_told", "TcpExt:TCPDSACKRecv"),
 ];
 
-/// Who is at the other end of the peer's cable.
+/// The system under test, at the other end of the peer's cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum System {
     /// The user-level stack, with its application.
@@ -63,7 +64,6 @@ pub(super) enum System {
 }
 
 impl System {
-    /// As results call it.
     pub fn name(self) -> &'static str {
         match self {
             System::Spillway => "spillway",
@@ -97,91 +97,82 @@ impl System {
 /// The interface of the kernel in the stack's place.
 const OTHER_INTERFACE: &str = "spw0";
 
-/// What is done over one connection, seen from the system.
+/// The work of the system under test on one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Work {
-    /// It sends as much as it can.
+    /// The system sends as much as it can.
     Sending,
     /// The peer sends as much as it can.
     Receiving,
-    /// The peer asks, it answers.
+    /// The system answers requests of the peer.
     Answering,
 }
 
-/// One measurement to be made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Plan {
-    /// Who stands opposite the peer.
     pub system: System,
-    /// What is done.
     pub work: Work,
-    /// What happens to frames once the connection is there.
+    /// Faults on the cable; they begin when the connection is established.
     pub faults: FaultsOptions,
-    /// The stack's gate. Nothing where a kernel stands in its place.
+    /// The stack's gate; ignored for [`System::Linux`].
     pub gate: Option<Gate>,
-    /// How long.
     pub length: Duration,
 }
 
-/// What came of it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Seen {
-    /// Received within the time that is measured, in bytes a second.
+pub(super) struct Measured {
+    /// Throughput at the receiver within the measured time, in bytes a second.
     pub bytes_per_s: f64,
-    /// The same in the second half of that time.
+    /// Throughput in the second half of the measured time, in bytes a second.
     pub late_bytes_per_s: f64,
-    /// All bytes that came, there and back.
+    /// Bytes transferred over the whole connection; for answers, those of the answers.
     pub bytes: u64,
-    /// Of bytes or answers, those that were wrong or did not come.
+    /// Wrong or missing bytes, pieces, and answers.
     pub wrong: u64,
-    /// How long each answer took, in ns, sorted.
+    /// Latency of each answer in ns, sorted.
     pub took_ns: Vec<u64>,
-    /// What the peer's kernel counted.
+    /// Counters of the peer's kernel over the connection.
     pub peer: BTreeMap<&'static str, u64>,
-    /// What whoever sends the bytes counted: timeouts, and the share of its payload that was sent again.
     pub sender: Sender,
-    /// Connections that the stack gave up or that were reset, and frames that it could not read.
+    /// Connections of the stack that were given up or reset, and malformed frames.
     pub trouble: u64,
-    /// What happened to frames.
     pub faulted: Faulted,
-    /// CPU time of the loop's thread, by the time it ran.
+    /// CPU time of the loop's thread as a share of its running time.
     pub loop_share: f64,
 }
 
-/// The sender of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Sender {
-    /// Retransmission timeouts.
     pub timeouts: f64,
-    /// Segments sent again, by segments sent first.
+    /// Retransmitted data divided by data sent once: payload bytes for the stack, segments for a kernel.
     pub again_share: f64,
 }
 
-impl Seen {
-    /// Answers by the time they took all together.
+impl Measured {
     pub fn round_trips_per_s(&self) -> f64 {
         let seconds = self.took_ns.iter().sum::<u64>() as f64 / 1e9;
         self.took_ns.len() as f64 / seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// How long such a share of the answers took at most, in µs.
+    /// A quantile of the answers' latencies, in µs; `None` without answers.
     pub fn quantile_us(&self, share: f64) -> Option<f64> {
         let last = self.took_ns.len().checked_sub(1)?;
         Some(self.took_ns[(share * last as f64).round() as usize] as f64 / 1000.0)
     }
 }
 
-/// The kernels and their interfaces.
 pub(super) struct Site {
-    /// Its TAP interfaces lead to the stack, and to the other kernel.
+    /// The peer; one TAP interface leads to the stack, another one to the other kernel.
     peer: Host,
     /// The kernel in the stack's place.
     other: Host,
-    /// Where the loop runs.
+    /// The host of the loop.
     cable: Host,
+    /// `None` while a measurement uses it, and after one that failed.
     to_stack: Option<Tap>,
+    /// Both ends of the cable between kernels; `None` as for `to_stack`.
     to_other: Option<[Tap; 2]>,
-    /// The same for all.
+    /// Congestion control of the stack and of both kernels.
     algorithm: Algorithm,
     steady: Steady,
     placement: String,
@@ -189,7 +180,6 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// Makes hosts and interfaces. `name` is the laboratory run's.
     pub fn set(name: &str, setting: &Setting) -> Result<Site, Error> {
         let lab = Lab::new(name)?;
         let placement = setting.placement;
@@ -206,9 +196,9 @@ impl Site {
         ];
         let algorithm =
             peer.enter(sockets::algorithm)?.map_err(system("cannot choose a congestion control"))?;
-        let words = format!(
+        let placement = format!(
             "programs of both kernels on core {}; the stack and its application, or the cable between kernels, on core {}",
-            placement.clients, placement.server
+            setting.placement.clients, setting.placement.server
         );
         Ok(Site {
             peer,
@@ -218,12 +208,12 @@ impl Site {
             to_other: Some(to_other),
             algorithm,
             steady: Steady::hold(setting.awake),
-            placement: words,
+            placement,
             lab,
         })
     }
 
-    /// Describes machine and site.
+    /// Describes the machine and the site. Fails if interfaces have different offloads.
     pub fn machine(&self) -> Result<Machine, Error> {
         let mut machine = Machine::here();
         let of =
@@ -232,7 +222,7 @@ impl Site {
         let others = [of(&self.peer, System::Linux.peer_interface())?, of(&self.other, OTHER_INTERFACE)?];
         if others.iter().any(|other| *other != offloads) {
             return Err(Error::Usage(
-                "interfaces of one kind have different offloads: nothing can be compared".into(),
+                "the TAP interfaces have different offloads: their results cannot be compared".into(),
             ));
         }
         machine.offloads = format!("of all TAP interfaces: {offloads}");
@@ -245,12 +235,11 @@ impl Site {
             ("window".into(), format!("at most {} KB, of the stack and of the kernels", GRANT_BYTES / 1024)),
             ("faults".into(), "in the loop, at the peer's TAP, by the same seeds; while a connection is made there are none".into()),
         ]);
-        machine.lab.extend(self.steady.words());
+        machine.lab.extend(self.steady.description());
         Ok(machine)
     }
 
-    /// Makes one measurement.
-    pub fn measure(&mut self, plan: &Plan) -> Result<Seen, Error> {
+    pub fn measure(&mut self, plan: &Plan) -> Result<Measured, Error> {
         stop::check()?;
         let before = self.counters(plan.system)?;
         let mut seen = match plan.system {
@@ -275,7 +264,7 @@ impl Site {
         Ok(seen)
     }
 
-    fn with_stack(&mut self, plan: &Plan) -> Result<Seen, Error> {
+    fn with_stack(&mut self, plan: &Plan) -> Result<Measured, Error> {
         let tap = self.to_stack.take().ok_or_else(lost)?;
         let role = match plan.work {
             Work::Sending => Role::Source(plan.length),
@@ -284,10 +273,10 @@ impl Site {
         };
         let listener = SocketAddrV4::new(System::Spillway.address(), PORT);
         let running = Running::stack(&self.cable, tap, listener, self.algorithm, role, plan)?;
-        let played = self.play(plan, &running);
+        let ran = self.run_peer(plan, &running);
         let (tap, used) = running.stop()?;
         self.to_stack = Some(tap);
-        let mut seen = played.map_err(|error| describe(plan, error, &used))?;
+        let mut seen = ran.map_err(|error| describe(plan, error, &used))?;
         if plan.work == Work::Sending {
             seen.wrong += seen.bytes.abs_diff(used.sent);
             seen.sender = used.sender;
@@ -298,7 +287,7 @@ impl Site {
         Ok(seen)
     }
 
-    fn with_kernel(&mut self, plan: &Plan) -> Result<Seen, Error> {
+    fn with_kernel(&mut self, plan: &Plan) -> Result<Measured, Error> {
         let taps = self.to_other.take().ok_or_else(lost)?;
         let listener = self.other.enter(|| TcpListener::bind((System::Linux.address(), PORT)))?;
         let listener = listener.map_err(system("cannot listen at the other kernel"))?;
@@ -313,9 +302,10 @@ impl Site {
             })
         })?;
         let running = Running::cable(&self.cable, taps, plan)?;
-        let played = self.play(plan, &running);
-        // Ends as well, for its connection has: or it never had one, and the laboratory's end is its own.
-        let other = match &played {
+        let ran = self.run_peer(plan, &running);
+        // After a success the program's connection has ended, so it returns. After a failure it may still wait for a
+        // connection; closing the laboratory ends it.
+        let other = match &ran {
             Ok(_) => Some(
                 program.join().map_err(|_| Error::process("a program of the other kernel", "it panicked"))?,
             ),
@@ -323,7 +313,7 @@ impl Site {
         };
         let (taps, used) = running.stop()?;
         self.to_other = Some(taps);
-        let mut seen = played.map_err(|error| describe(plan, error, &used))?;
+        let mut seen = ran.map_err(|error| describe(plan, error, &used))?;
         if let Some(other) = other {
             let other = other?.map_err(system("the program of the other kernel"))?;
             match work {
@@ -335,14 +325,14 @@ impl Site {
         Ok(seen)
     }
 
-    /// The peer's program: connects, and plays its part.
-    fn play<T>(&self, plan: &Plan, running: &Running<T>) -> std::io::Result<Seen> {
+    /// Runs the peer's program: connects, starts the faults, and does the peer's side of the work.
+    fn run_peer<T>(&self, plan: &Plan, running: &Running<T>) -> std::io::Result<Measured> {
         let target = SocketAddr::from((plan.system.address(), PORT));
-        let played = self.peer.enter(|| {
-            let stream = TcpStream::connect_timeout(&target, PATIENCE)?;
+        let ran = self.peer.enter(|| {
+            let stream = TcpStream::connect_timeout(&target, TIMEOUT)?;
             sockets::prepare(&stream, self.algorithm)?;
             running.begin_faults();
-            let mut seen = Seen::default();
+            let mut seen = Measured::default();
             match plan.work {
                 Work::Sending => {
                     let taken = sockets::take(&stream, plan.length)?;
@@ -358,7 +348,7 @@ impl Site {
             }
             Ok(seen)
         });
-        played.map_err(std::io::Error::other)?
+        ran.map_err(std::io::Error::other)?
     }
 
     fn counters(&self, system: System) -> Result<[BTreeMap<String, u64>; 2], Error> {
@@ -366,15 +356,14 @@ impl Site {
         Ok([self.peer.tcp_counters()?, other])
     }
 
-    /// Removes everything.
     pub fn close(self) -> Result<(), Error> {
         drop((self.to_stack, self.to_other, self.steady));
         Ok(self.lab.close()?)
     }
 }
 
-impl Seen {
-    /// What the receiving end has seen of the bytes that the other end has sent, or will tell.
+impl Measured {
+    /// Takes over the receiving end's counts, and compares its bytes with those sent, where they are known already.
     fn count(&mut self, stream: Stream, plan: &Plan) {
         self.wrong += stream.wrong;
         if plan.work == Work::Sending {
@@ -400,7 +389,7 @@ fn since(after: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTree
         .collect()
 }
 
-/// An interface of this host, up and with an address, whose other end is ours.
+/// Creates a TAP interface on a host, with an address and up. The returned handle is its other end.
 fn interface(host: &Host, name: &str, address: Ipv4Addr) -> Result<Tap, Error> {
     let tap = host.enter(|| Tap::open(name))?.map_err(|error| Error::Usage(error.to_string()))?;
     command(host, &["ip", "addr", "add", &format!("{address}/24"), "dev", name])?;
@@ -408,11 +397,11 @@ fn interface(host: &Host, name: &str, address: Ipv4Addr) -> Result<Tap, Error> {
     Ok(tap)
 }
 
-fn command(host: &Host, words: &[&str]) -> Result<(), Error> {
-    let mut process = host.spawn(&Launch::new(words[0]).args(&words[1..]))?;
-    match process.wait(PATIENCE) {
+fn command(host: &Host, arguments: &[&str]) -> Result<(), Error> {
+    let mut process = host.spawn(&Launch::new(arguments[0]).args(&arguments[1..]))?;
+    match process.wait(TIMEOUT) {
         Some(status) if status.success() => Ok(()),
-        _ => Err(Error::process(format!("{} failed", words.join(" ")), process.tail())),
+        _ => Err(Error::process(format!("{} failed", arguments.join(" ")), process.tail())),
     }
 }
 

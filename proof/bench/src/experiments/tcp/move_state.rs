@@ -1,9 +1,10 @@
-//! How long a connection takes to leave one user-level stack and to go on in another: taking it out, writing its state
-//! down, reading it, going on. By what waits to be sent, and what came out of order. No network, no switch: the host's own
-//! work, which is Capybara's figure too.
+//! Time to move a connection from one user-level stack to another: export, serialise, parse, import. By the number of
+//! queued bytes and of bytes received out of order. Without network and switch: Capybara's figure, too, is the work of
+//! the hosts.
 //!
-//! Many connections leave one stack, phase by phase, and come back later: a phase is timed over all of them, so that the
-//! clock costs nothing, and with caches as a server that moves many at once has them.
+//! All connections move together, phase by phase, and move back in the next pass. Each phase is timed over all
+//! connections, so that reading the clock costs little, and caches are as in a server that moves many connections at
+//! once.
 
 use std::io::Write;
 use std::time::Instant;
@@ -14,7 +15,7 @@ use spillway_wire::state::ConnectionState;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{say, turns};
+use crate::experiments::common::rounds::{print_line, turns};
 use crate::experiments::common::script::{Client, Frames, MTU};
 use crate::experiments::tcp::stack::stack;
 use crate::machine::Machine;
@@ -22,12 +23,11 @@ use crate::results::{Check, Results, Row};
 use crate::stats::median;
 use crate::stop;
 
-/// What waits in each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Load {
-    /// Bytes to be sent.
+    /// Bytes to send.
     queued: usize,
-    /// Bytes that came out of order.
+    /// Bytes received out of order.
     early: usize,
 }
 
@@ -41,18 +41,17 @@ const LOADS: [Load; 7] = [
     Load { queued: 64 << 10, early: 64 << 10 },
 ];
 
-/// Bytes that all connections together hold, as far as their number allows.
+/// Buffered bytes of all connections together; sets their number within [`CONNECTIONS`].
 const BYTES: usize = 4 << 20;
 const CONNECTIONS: std::ops::RangeInclusive<usize> = 16..=256;
 
-/// One connection's, in µs.
+/// Mean times of one connection, in µs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Times {
     export: f64,
     emit: f64,
     parse: f64,
     import: f64,
-    /// Of the state as it travels.
     bytes: usize,
 }
 
@@ -76,7 +75,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
         stop::check()?;
         let load = LOADS[index];
         let seen = measure(load, passes).map_err(|why| Error::process("moving between two stacks", why))?;
-        say(out, format_args!("round {round}, {load:?}: {:.2} µs, {} bytes", seen.all(), seen.bytes));
+        print_line(out, format_args!("round {round}, {load:?}: {:.2} µs, {} bytes", seen.all(), seen.bytes));
         times[index].push(seen);
         Ok(())
     });
@@ -96,14 +95,14 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
         row("import_us", "µs", &|times| times.import, "");
         row("state_bytes", "B", &|times| times.bytes as f64, "");
     }
-    // A state that is read otherwise ends the course.
+    // A state that differs after parsing is an error that ends the run.
     if course.is_ok() {
         results.checks.push(Check::new("moved", true, "every state was read as it was written"));
     }
     Ok(results.after(course))
 }
 
-/// Two stacks, and connections that are in the first.
+/// Two stacks; all connections are in the first.
 struct Scene {
     stacks: [Stack; 2],
     conns: Vec<Conn>,
@@ -111,25 +110,25 @@ struct Scene {
     out: Frames,
 }
 
-/// Moves all connections so many times: what one took, by the median of passes.
+/// Moves all connections in each of several passes. Returns the medians over the passes.
 fn measure(load: Load, passes: usize) -> Result<Times, String> {
     let connections =
         (BYTES / (load.queued + load.early).max(1)).clamp(*CONNECTIONS.start(), *CONNECTIONS.end());
     let mut scene = Scene::new(connections, load)?;
-    // Back and forth once, so that memory is there.
+    // Warm up: one move in each direction allocates both stacks' memory.
     for _ in 0..2 {
         scene.pass()?;
     }
     let seen = (0..passes).map(|_| scene.pass()).collect::<Result<Vec<Times>, String>>()?;
-    let middle = |value: fn(&Times) -> f64| {
+    let median_of = |value: fn(&Times) -> f64| {
         let values: Vec<f64> = seen.iter().map(value).collect();
         median(&values).unwrap_or(f64::NAN)
     };
     Ok(Times {
-        export: middle(|times| times.export),
-        emit: middle(|times| times.emit),
-        parse: middle(|times| times.parse),
-        import: middle(|times| times.import),
+        export: median_of(|times| times.export),
+        emit: median_of(|times| times.emit),
+        parse: median_of(|times| times.parse),
+        import: median_of(|times| times.import),
         bytes: seen.last().map_or(0, |times| times.bytes),
     })
 }
@@ -145,7 +144,8 @@ impl Scene {
         Ok(scene)
     }
 
-    /// A client connects; bytes that it does not acknowledge wait for it; bytes of its own come, and the first is missing.
+    /// Opens a connection with `load.queued` unacknowledged bytes, and `load.early` received bytes behind a gap of one
+    /// byte.
     fn open(&mut self, client: &mut Client, load: Load) -> Result<(), String> {
         let mut frame = Frames::new(1);
         frame.push(|slot| Some(client.syn(slot)));
@@ -159,28 +159,28 @@ impl Scene {
         frame.push(|slot| Some(client.acknowledgement(slot)));
         self.stacks[0].handle_frame(self.now, frame.get(0));
         let Some((conn, StackEvent::Opened { .. })) = self.stacks[0].poll_event() else {
-            return Err("no connection".into());
+            return Err("the stack did not open a connection".into());
         };
         self.conns.push(conn);
         self.stacks[0].grant(conn, 1 << 20);
         let bytes = vec![7; load.queued];
         if self.stacks[0].send(conn, &bytes) != load.queued {
-            return Err("no room for what is to wait".into());
+            return Err(format!("the stack did not accept {} bytes to send", load.queued));
         }
         let piece = vec![7; usize::from(MTU) - 100];
         for from in (0..load.early).step_by(piece.len()) {
-            let many = piece.len().min(load.early - from);
+            let length = piece.len().min(load.early - from);
             frame.clear();
-            frame.push(|slot| Some(client.early(1 + from as u32, &piece[..many], slot))); // below a window
+            frame.push(|slot| Some(client.early(1 + from as u32, &piece[..length], slot))); // below a window
             if self.stacks[0].handle_frame(self.now, frame.get(0)).is_some() {
-                return Err("what came too early was delivered".into());
+                return Err("bytes behind a gap were delivered".into());
             }
         }
         self.drain();
         Ok(())
     }
 
-    /// What stacks send is lost; the last frame can be looked at.
+    /// Discards all frames of both stacks, except the last one, which stays in `out`.
     fn drain(&mut self) {
         let Scene { stacks, out, now, .. } = self;
         out.clear();
@@ -193,12 +193,12 @@ impl Scene {
         }
     }
 
-    /// All connections leave the first stack for the second, which is the first from then on.
+    /// Moves all connections from the first stack to the second, and swaps the stacks.
     fn pass(&mut self) -> Result<Times, String> {
         self.now = Time(self.now.0 + 1_000);
-        let (now, many) = (self.now, self.conns.len());
+        let (now, count) = (self.now, self.conns.len());
         let [source, target] = &mut self.stacks;
-        let each = |start: Instant| start.elapsed().as_nanos() as f64 / 1000.0 / many as f64;
+        let each = |start: Instant| start.elapsed().as_nanos() as f64 / 1000.0 / count as f64;
 
         let start = Instant::now();
         let states: Result<Vec<ConnectionState>, _> =
@@ -216,7 +216,7 @@ impl Scene {
         let parse = each(start);
         let read = read.map_err(|error| error.to_string())?;
         if read != states {
-            return Err("another state was read than was written".into());
+            return Err("the parsed state differs from the written one".into());
         }
 
         let start = Instant::now();
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_are_moved_with_what_waits_in_them() {
+    fn connections_move_with_their_buffers() {
         for load in LOADS {
             let times = measure(load, 2).expect("they move");
             assert!(times.bytes > load.queued + load.early, "{load:?}: {times:?}");

@@ -1,8 +1,9 @@
-//! What a message of 64 bytes costs in the user-level stack, without any network card: frames lie in memory, clients are a
-//! script, and everything happens in one thread. An echo server on our stack and on smoltcp; and a helper's round trip.
+//! Cost of a message of 64 bytes in the user-level stack, without a network card: frames are in memory, clients are
+//! scripted, and one thread runs everything. Measures an echo server on our stack and on smoltcp, and a helper's round
+//! trip.
 //!
-//! Rounds are interleaved. Instructions are counted by valgrind, of the same program: they do not depend on who else is
-//! busy, and ratios of them compare code rather than machines.
+//! Rounds are interleaved. valgrind counts instructions of the same program: counts do not depend on other work, and
+//! their ratios compare code rather than machines.
 
 mod counted;
 mod echo;
@@ -17,7 +18,7 @@ use spillway_lab::Place;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{Rounds, say, turns};
+use crate::experiments::common::rounds::{Rounds, print_line, turns};
 use crate::machine::Machine;
 use crate::results::{Check, Ratio, Results, Row};
 use crate::stop;
@@ -28,13 +29,12 @@ use echo::System;
 pub use counted::serve;
 pub(super) use ours::stack;
 
-/// How much is measured.
 #[derive(Clone, Debug)]
 struct Effort {
     rounds: usize,
-    /// Messages of one measurement of time.
+    /// Messages of one time measurement with one connection; a tenth with many.
     messages: usize,
-    /// Messages of one count, for one connection; a tenth for many.
+    /// Messages of one instruction count with one connection; a tenth with many.
     counted: usize,
 }
 
@@ -43,9 +43,8 @@ const QUICK: Effort = Effort { rounds: 7, messages: 200_000, counted: 5_000 };
 
 /// Connections of the echo server: one, where smoltcp is at its best, and many.
 const ECHO_CONNECTIONS: [usize; 2] = [1, 1_000];
-/// Clients of the helper.
 const HELPER_CLIENTS: [usize; 2] = [200, 2_000];
-/// What helpers get through in the paper, on a core with its network card, in ns for each message (PostMan, Figure 10).
+/// The paper's time for a message in ns, on a core with a network card (PostMan, Figure 10).
 const PAPER_NS: f64 = 1_040.0;
 
 /// Runs the experiment.
@@ -74,7 +73,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
             helper_rows(clients, &effort, &count, &mut results, out)
         })
     });
-    // A wrong answer ends the course.
+    // A wrong answer is an error that ends the run.
     if course.is_ok() {
         let detail = "every answer was compared: right bytes, in order, once";
         results.checks.push(Check::new("wrong", true, detail));
@@ -82,7 +81,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     Ok(results.after(course))
 }
 
-/// Counts instructions: of this work, over so many connections, for so many messages.
+/// Counts instructions by work, number of connections, and number of messages.
 type Count<'a> = dyn Fn(Work, usize, usize) -> Result<Option<f64>, Error> + 'a;
 
 fn failed(what: &str) -> impl Fn(String) -> Error {
@@ -99,11 +98,11 @@ fn echo_rows(
     let mut times: [Rounds<f64>; 2] = Default::default();
     for (round, index) in turns(effort.rounds, System::ALL.len()) {
         let system = System::ALL[index];
-        // Whoever looks at all sockets for each segment takes his time.
+        // smoltcp scans all sockets for each segment, so many connections are slow.
         let messages = if connections > 1 { effort.messages / 10 } else { effort.messages };
         let ns =
             echo::measure(system, connections, 2 * connections, messages).map_err(failed(system.name()))?;
-        say(
+        print_line(
             out,
             format_args!("round {round}, {}, {connections} connections: {ns:.0} ns a message", system.name()),
         );
@@ -121,9 +120,9 @@ fn echo_rows(
                 .note("a segment in, a segment out; no network card. Compare within this run only"),
         );
         let each = count(Work::Echo(*system), connections, counted)?;
-        say(out, format_args!("{}, {connections} connections: {each:?} instructions", system.name()));
+        print_line(out, format_args!("{}, {connections} connections: {each:?} instructions", system.name()));
         let found = row("echo_instructions", "instructions", each.as_slice());
-        results.rows.push(found.void_if(each.is_none().then_some("valgrind is not there")));
+        results.rows.push(found.void_if(each.is_none().then_some("valgrind is not installed")));
         instructions.push(each);
     }
     let suffix = if connections == 1 { String::new() } else { format!("_at_{connections}") };
@@ -153,7 +152,7 @@ fn helper_rows(
     for round in 0..effort.rounds {
         let cost =
             helper::measure(clients, 2 * clients, effort.messages / 10).map_err(failed("the helper"))?;
-        say(
+        print_line(
             out,
             format_args!("round {round}, helper, {clients} clients: {:.0} ns a message", cost.message_ns),
         );
@@ -172,9 +171,9 @@ fn helper_rows(
     )));
     results.rows.push(row("link_frames_per_round_trip", "frames", &frames));
     let each = count(Work::Helper, clients, effort.counted.max(5 * helper::TURN))?;
-    say(out, format_args!("helper, {clients} clients: {each:?} instructions a round trip"));
+    print_line(out, format_args!("helper, {clients} clients: {each:?} instructions a round trip"));
     let halves: Vec<f64> = each.iter().map(|each| each / 2.0).collect();
     let found = row("helper_message_instructions", "instructions", &halves);
-    results.rows.push(found.void_if(each.is_none().then_some("valgrind is not there")));
+    results.rows.push(found.void_if(each.is_none().then_some("valgrind is not installed")));
     Ok(())
 }

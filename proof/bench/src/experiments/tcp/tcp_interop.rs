@@ -1,5 +1,5 @@
-//! Our stack against a kernel, and a kernel against a kernel, over interfaces of the same kind: as many bytes as go
-//! through, each way, and messages to and fro; without loss, with it, with packets out of order. Each byte is compared.
+//! Our stack with a kernel as its peer, compared with two kernels, over interfaces of the same kind: bulk throughput in
+//! each direction, and round trips; without faults, with loss, and with reordering. Every byte is compared.
 //!
 //! Rounds are interleaved, and a round's faults have the same seeds for both systems.
 
@@ -12,57 +12,57 @@ use spillway_xdp::FaultsOptions;
 
 use crate::error::Error;
 use crate::experiments::Options;
-use crate::experiments::common::rounds::{Rounds, say, turns};
-use crate::experiments::tcp::kernel_peer::{Plan, Seen, Site, System, Work};
+use crate::experiments::common::rounds::{Rounds, print_line, turns};
+use crate::experiments::tcp::kernel_peer::{Measured, Plan, Site, System, Work};
 use crate::results::Results;
 use crate::scene::Setting;
 
-/// What happens to frames on the cable.
+/// Fault rates of the cable, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Weather {
-    /// As ratios have it at their end.
+pub struct FaultRates {
+    /// Suffix of ratio names.
     pub suffix: &'static str,
-    /// Share of frames lost, each by itself, both directions.
+    /// Share of frames that are lost, independently of each other.
     pub loss: f64,
-    /// Share of frames that come after up to [`REORDERED_BY`] of those behind them.
+    /// Share of frames that are delivered late, behind up to [`REORDERED_BY`] later ones.
     pub reordering: f64,
 }
 
-/// A frame that is held back lets so many pass at most.
+/// Most frames that overtake a delayed one.
 pub const REORDERED_BY: usize = 8;
 
-const WEATHERS: [Weather; 4] = [
-    Weather { suffix: "", loss: 0.0, reordering: 0.0 },
-    Weather { suffix: "_loss1", loss: 0.01, reordering: 0.0 },
-    Weather { suffix: "_loss3", loss: 0.03, reordering: 0.0 },
-    Weather { suffix: "_reordering", loss: 0.0, reordering: 0.05 },
+const FAULT_RATES: [FaultRates; 4] = [
+    FaultRates { suffix: "", loss: 0.0, reordering: 0.0 },
+    FaultRates { suffix: "_loss1", loss: 0.01, reordering: 0.0 },
+    FaultRates { suffix: "_loss3", loss: 0.03, reordering: 0.0 },
+    FaultRates { suffix: "_reordering", loss: 0.0, reordering: 0.05 },
 ];
 
-/// How much is measured.
+/// The amount of measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
-    /// What happens to frames.
-    pub weathers: Vec<Weather>,
-    /// Of each measurement of bytes.
+    /// Fault rates; each is measured.
+    pub fault_rates: Vec<FaultRates>,
+    /// Length of each measurement of throughput.
     pub bulk: Duration,
-    /// Of each measurement of messages.
+    /// Length of each measurement of round trips.
     pub messages: Duration,
 }
 
 impl Effort {
-    /// What figures need.
+    /// For published figures.
     pub fn full() -> Effort {
         Effort {
             rounds: 11,
-            weathers: WEATHERS.to_vec(),
+            fault_rates: FAULT_RATES.to_vec(),
             bulk: Duration::from_secs(3),
             messages: Duration::from_secs(2),
         }
     }
 
-    /// What two minutes allow.
+    /// For a run of two minutes.
     pub fn quick() -> Effort {
         Effort {
             rounds: 5,
@@ -73,13 +73,12 @@ impl Effort {
     }
 }
 
-/// One system at one work in one weather.
 #[derive(Clone, Debug)]
 struct Series {
     system: System,
     work: Work,
-    weather: Weather,
-    rounds: Rounds<Seen>,
+    rates: FaultRates,
+    rounds: Rounds<Measured>,
 }
 
 /// Runs the experiment.
@@ -88,33 +87,33 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     run_with(&options.setting, &effort, out)
 }
 
-/// Runs it with so much effort.
+/// Runs the experiment with a given effort.
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let mut site = Site::set("interop", setting)?;
     let machine = site.machine()?;
     let mut all = series(effort);
     let course = turns(effort.rounds, all.len()).try_for_each(|(round, at)| {
-        let Series { system, work, weather, .. } = all[at];
+        let Series { system, work, rates, .. } = all[at];
         let plan =
-            Plan { system, work, faults: weather.faults(round), gate: None, length: effort.length(work) };
+            Plan { system, work, faults: rates.faults(round), gate: None, length: effort.length(work) };
         let seen = site.measure(&plan)?;
-        tell(out, round, &all[at], &seen);
+        print_round(out, round, &all[at], &seen);
         all[at].rounds.take((seen, None));
         Ok(())
     });
     let course = course.and_then(|()| site.close());
     let mut results = Results::new("tcp-interop", machine);
-    findings::state(&all, &mut results);
+    findings::add_results(&all, &mut results);
     Ok(results.after(course))
 }
 
-/// Both systems side by side, so that they are neighbours in time.
+/// All series. The two systems of a pair are adjacent, so that they are measured one after the other.
 fn series(effort: &Effort) -> Vec<Series> {
     let mut all = Vec::new();
-    for &weather in &effort.weathers {
+    for &rates in &effort.fault_rates {
         for work in [Work::Sending, Work::Receiving, Work::Answering] {
             for system in [System::Spillway, System::Linux] {
-                all.push(Series { system, work, weather, rounds: Rounds::default() });
+                all.push(Series { system, work, rates, rounds: Rounds::default() });
             }
         }
     }
@@ -127,7 +126,7 @@ impl Effort {
     }
 }
 
-impl Weather {
+impl FaultRates {
     fn faults(&self, round: usize) -> FaultsOptions {
         FaultsOptions {
             seed: round as u64 + 1,
@@ -138,7 +137,7 @@ impl Weather {
         }
     }
 
-    fn words(&self) -> String {
+    fn description(&self) -> String {
         match (self.loss > 0.0, self.reordering > 0.0) {
             (false, false) => "clean".into(),
             (false, true) => format!("{} % out of order", 100.0 * self.reordering),
@@ -147,21 +146,21 @@ impl Weather {
     }
 }
 
-fn tell(out: &mut dyn Write, round: usize, series: &Series, seen: &Seen) {
-    let Series { system, work, weather, .. } = series;
+fn print_round(out: &mut dyn Write, round: usize, series: &Series, seen: &Measured) {
+    let Series { system, work, rates, .. } = series;
     let what = match work {
         Work::Answering => {
             format!("{} answers, p50 {:.1} µs", seen.took_ns.len(), seen.quantile_us(0.5).unwrap_or(f64::NAN))
         }
         _ => format!("{:.1} MB/s", seen.bytes_per_s / 1e6),
     };
-    say(
+    print_line(
         out,
         format_args!(
             "round {}: {} {work:?}, {}: {what}; {:.2} % sent again, {} timeouts; loop {:.0} % of a core",
             round + 1,
             system.name(),
-            weather.words(),
+            rates.description(),
             100.0 * seen.sender.again_share,
             seen.sender.timeouts,
             100.0 * seen.loop_share

@@ -1,24 +1,26 @@
-//! What the courses say: figures step by step, which policy is the best, and by how much.
+//! Figures of each step, the best policy, and its ratios to the reference policy.
 
-use super::{Effort, FIRST_SEED, Seen, Series};
+use super::{Effort, FIRST_SEED, Measurement, Series};
 use crate::results::{Ratio, Results, Row, few, left_out};
 
-/// Rounds that a comparison needs.
 const ROUNDS_MIN: usize = 5;
-/// A round counts in which so many of ten steps can be compared.
+/// A round counts if this many of ten steps are valid for both policies.
 const STEPS_OF_TEN_MIN: usize = 7;
 
-/// One policy by another in the same round: geometric means over the steps.
+/// Ratios of one policy to another in the same round: geometric means over the steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Judged {
+struct Comparison {
     p99: f64,
     server_cpu: f64,
 }
 
-impl Judged {
-    /// `None` where too little of both rounds shows anything.
-    fn of(ours: &[Result<Seen, String>], theirs: &[Result<Seen, String>]) -> Option<Judged> {
-        let both: Vec<(&Seen, &Seen)> = ours
+impl Comparison {
+    /// `None` if both rounds have too few valid steps in common.
+    fn of(
+        ours: &[Result<Measurement, String>],
+        theirs: &[Result<Measurement, String>],
+    ) -> Option<Comparison> {
+        let both: Vec<(&Measurement, &Measurement)> = ours
             .iter()
             .zip(theirs)
             .filter_map(|(ours, theirs)| ours.as_ref().ok().zip(theirs.as_ref().ok()))
@@ -26,19 +28,20 @@ impl Judged {
         if both.is_empty() || both.len() * 10 < ours.len() * STEPS_OF_TEN_MIN {
             return None;
         }
-        let mean =
-            |of: fn(&Seen) -> f64| geometric_mean(both.iter().map(|(ours, theirs)| of(ours) / of(theirs)));
-        Some(Judged { p99: mean(|seen| seen.p99_us), server_cpu: mean(|seen| seen.server_us) })
+        let mean = |of: fn(&Measurement) -> f64| {
+            geometric_mean(both.iter().map(|(ours, theirs)| of(ours) / of(theirs)))
+        };
+        Some(Comparison { p99: mean(|seen| seen.p99_us), server_cpu: mean(|seen| seen.server_us) })
     }
 
-    fn mean(rounds: &[Judged]) -> Option<Judged> {
-        (!rounds.is_empty()).then(|| Judged {
+    fn mean(rounds: &[Comparison]) -> Option<Comparison> {
+        (!rounds.is_empty()).then(|| Comparison {
             p99: geometric_mean(rounds.iter().map(|judged| judged.p99)),
             server_cpu: geometric_mean(rounds.iter().map(|judged| judged.server_cpu)),
         })
     }
 
-    /// Those that are worse in nothing come first; then both figures count the same.
+    /// Sort key: policies with both ratios at most 1 come first, then the smaller product.
     fn rank(&self) -> (bool, f64) {
         (self.p99 > 1.0 || self.server_cpu > 1.0, self.p99 * self.server_cpu)
     }
@@ -49,36 +52,35 @@ fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
     (sum / f64::from(count.max(1))).exp()
 }
 
-/// Each round of a policy by the same round of the first.
-fn judge(ours: &Series, reference: &Series) -> Vec<Option<Judged>> {
-    ours.rounds.iter().zip(&reference.rounds).map(|(ours, theirs)| Judged::of(ours, theirs)).collect()
+fn judge(ours: &Series, reference: &Series) -> Vec<Option<Comparison>> {
+    ours.rounds.iter().zip(&reference.rounds).map(|(ours, theirs)| Comparison::of(ours, theirs)).collect()
 }
 
-/// States everything. The first series is what the others are compared with.
-pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
+/// Adds all rows and ratios to the results. The first series is the reference policy.
+pub(super) fn add_results(series: &[Series], effort: &Effort, results: &mut Results) {
     series.iter().for_each(|series| rows(series, effort, results));
     let Some((reference, others)) = series.split_first() else { return };
-    let judged: Vec<(&Series, Vec<Option<Judged>>)> =
+    let judged: Vec<(&Series, Vec<Option<Comparison>>)> =
         others.iter().map(|other| (other, judge(other, reference))).collect();
     best(&judged, effort, results);
     for (other, rounds) in &judged {
-        let words = "geometric mean over the steps; rounds that chose included";
-        ratios(&format!("{}_over_adaptive", other.policy), rounds, words, results);
+        let note = "geometric mean over the steps; rounds that chose included";
+        ratios(&format!("{}_over_adaptive", other.policy), rounds, note, results);
     }
 }
 
-/// Chosen in the first rounds, judged in the others.
-fn best(judged: &[(&Series, Vec<Option<Judged>>)], effort: &Effort, results: &mut Results) {
+/// Chooses the best policy in the first rounds, and adds its ratios in the others.
+fn best(judged: &[(&Series, Vec<Option<Comparison>>)], effort: &Effort, results: &mut Results) {
     let chosen = judged
         .iter()
         .filter_map(|(series, rounds)| {
             let chose = &rounds[..effort.choosing.min(rounds.len())];
-            let rank = Judged::mean(&chose.iter().copied().flatten().collect::<Vec<_>>())?.rank();
+            let rank = Comparison::mean(&chose.iter().copied().flatten().collect::<Vec<_>>())?.rank();
             Some((rank, series.policy, &rounds[chose.len()..]))
         })
         .min_by(|((a_worse, a), ..), ((b_worse, b), ..)| a_worse.cmp(b_worse).then(a.total_cmp(b)));
     let first_judge = FIRST_SEED + effort.choosing as u64;
-    let (words, rounds) = match chosen {
+    let (note, rounds) = match chosen {
         Some((_, policy, rounds)) => (
             format!(
                 "{policy}, chosen on seeds {FIRST_SEED} to {} and judged on {first_judge} to {}; geometric mean over the \
@@ -90,29 +92,27 @@ fn best(judged: &[(&Series, Vec<Option<Judged>>)], effort: &Effort, results: &mu
         ),
         None => ("no policy could be chosen".to_owned(), &[][..]),
     };
-    ratios("best_over_adaptive", rounds, &words, results);
+    ratios("best_over_adaptive", rounds, &note, results);
 }
 
-fn ratios(name: &str, rounds: &[Option<Judged>], words: &str, results: &mut Results) {
-    let rounds: Vec<Judged> = rounds.iter().copied().flatten().collect();
+fn ratios(name: &str, rounds: &[Option<Comparison>], note: &str, results: &mut Results) {
+    let rounds: Vec<Comparison> = rounds.iter().copied().flatten().collect();
     let few = few(rounds.len(), "rounds", ROUNDS_MIN);
     for (metric, of) in
-        [("p99", (|judged| judged.p99) as fn(&Judged) -> f64), ("server_cpu", |judged| judged.server_cpu)]
+        [("p99", (|judged| judged.p99) as fn(&Comparison) -> f64), ("server_cpu", |judged| judged.server_cpu)]
     {
         let values: Vec<f64> = rounds.iter().map(of).collect();
-        results
-            .ratios
-            .push(Ratio::new(&format!("{name}_{metric}"), &values).void_if(few.clone()).note(words));
+        results.ratios.push(Ratio::new(&format!("{name}_{metric}"), &values).void_if(few.clone()).note(note));
     }
 }
 
 fn rows(series: &Series, effort: &Effort, results: &mut Results) {
     for (at, &rate) in effort.rates.iter().enumerate() {
-        let steps: Vec<&Result<Seen, String>> =
+        let steps: Vec<&Result<Measurement, String>> =
             series.rounds.iter().filter_map(|round| round.get(at)).collect();
         let spoilt: Vec<String> = steps.iter().filter_map(|step| step.as_ref().err().cloned()).collect();
         let note = left_out(&spoilt, steps.len());
-        let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>| {
+        let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Measurement) -> Option<f64>| {
             let values: Vec<f64> = steps.iter().filter_map(|step| value(step.as_ref().ok()?)).collect();
             let row = Row::new(series.policy, metric, unit, &values);
             results.rows.push(row.param("step", at + 1).param("offered_per_s", rate).note(&note));
@@ -136,14 +136,14 @@ mod tests {
 
     fn series(policy: &'static str, rounds: &[(f64, f64)]) -> Series {
         let step = |&(p99_us, server_us): &(f64, f64)| {
-            Ok(Seen { p99_us, server_us, messages_per_batch: 2.0, ..Seen::default() })
+            Ok(Measurement { p99_us, server_us, messages_per_batch: 2.0, ..Measurement::default() })
         };
         Series { policy, rounds: rounds.iter().map(|round| vec![step(round); 7]).collect() }
     }
 
     fn stated(series: &[Series]) -> Results {
         let mut results = Results::new("adaptive", Machine::default());
-        state(series, &Effort::full(), &mut results);
+        add_results(series, &Effort::full(), &mut results);
         results
     }
 
@@ -152,9 +152,9 @@ mod tests {
         let rounds = |first: (f64, f64), then: (f64, f64)| [vec![first; 3], vec![then; 5]].concat();
         let results = stated(&[
             series("adaptive", &[(400.0, 10.0); 8]),
-            // Better in the product, but worse in one.
+            // A smaller product, but a worse p99.
             series("fixed", &rounds((600.0, 2.0), (100.0, 1.0))),
-            // Chosen, and not as good in the end.
+            // Chosen in the first rounds, and less good in the others.
             series("deadline", &rounds((300.0, 9.0), (320.0, 9.5))),
         ]);
         let ratio = |name: &str| results.ratios.iter().find(|ratio| ratio.name == name).unwrap();

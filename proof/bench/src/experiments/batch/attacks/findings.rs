@@ -1,17 +1,16 @@
-//! What was seen, as rows, ratios and checks.
+//! Results of the attacks as rows, ratios and checks.
 
 use crate::results::{Check, Ratio, Results, Row, few, left_out};
 
-use super::{MAX_MEMORY_MIB, Round, Seen, WAYS};
+use super::{AttackResult, MAX_MEMORY_MIB, PATHS, Round};
 
-/// Rounds that a ratio needs.
 const ROUNDS_MIN: usize = 5;
-/// What a helper may have besides what `max_memory` counts, in MiB.
+/// Memory of a helper that `max_memory` does not count, in MiB.
 const RSS_ALLOWANCE_MIB: f64 = 32.0;
-/// Stands for a percentile that falls among requests without a reply, in µs: later than anything that was measured.
+/// Replaces a percentile among unanswered requests, in µs; larger than any measured latency.
 const NEVER_US: f64 = 10e6;
 
-/// The ratio of one round: the way that suffered most. `None` where nothing was answered in quiet.
+/// The largest ratio of all paths in a round. `None` if a path has no p99 in the quiet measurement.
 fn ratio(round: &Round) -> Option<f64> {
     let each = round.quiet_us.iter().zip(&round.attacked_us);
     let ratios: Option<Vec<f64>> =
@@ -19,13 +18,12 @@ fn ratio(round: &Round) -> Option<f64> {
     ratios?.into_iter().reduce(f64::max)
 }
 
-/// The helper's memory over its limit, without the allowance.
-fn rss_over_max_memory(seen: &Seen) -> f64 {
+/// The helper's peak memory less the allowance, divided by its limit.
+fn rss_over_max_memory(seen: &AttackResult) -> f64 {
     ((seen.helper_rss_mib - RSS_ALLOWANCE_MIB) / MAX_MEMORY_MIB as f64).max(0.0)
 }
 
-/// One attack, for people.
-pub(super) fn words(seen: &Seen) -> String {
+pub(super) fn summary(seen: &AttackResult) -> String {
     let good = seen.rounds.iter().filter(|round| round.spoilt.is_none());
     let ratios: Vec<f64> = good.filter_map(ratio).collect();
     let ratio = crate::stats::median(&ratios)
@@ -38,10 +36,10 @@ pub(super) fn words(seen: &Seen) -> String {
     )
 }
 
-pub(super) fn state(all: &[Seen], results: &mut Results) {
+pub(super) fn add_results(all: &[AttackResult], results: &mut Results) {
     let (mut failed, mut requests, mut first) = (0, 0, String::new());
     for seen in all {
-        state_one(seen, results);
+        add_attack(seen, results);
         failed += seen.failed;
         requests += seen.requests;
         if first.is_empty()
@@ -58,7 +56,7 @@ pub(super) fn state(all: &[Seen], results: &mut Results) {
     results.checks.push(Check::new("failed_requests", failed == 0, detail));
 }
 
-fn state_one(seen: &Seen, results: &mut Results) {
+fn add_attack(seen: &AttackResult, results: &mut Results) {
     let id = seen.attack.id;
     let good: Vec<&Round> = seen.rounds.iter().filter(|round| round.spoilt.is_none()).collect();
     let spoilt: Vec<String> = seen.rounds.iter().filter_map(|round| round.spoilt.clone()).collect();
@@ -68,10 +66,10 @@ fn state_one(seen: &Seen, results: &mut Results) {
         let never = (seen.requests == 0).then_some("a program did not start under this attack");
         Row::new(system, metric, unit, values).param("attack", id).void_if(never)
     };
-    for (way, name) in WAYS.iter().enumerate() {
-        let quiet: Vec<f64> = good.iter().filter_map(|round| round.quiet_us[way]).collect();
+    for (path, name) in PATHS.iter().enumerate() {
+        let quiet: Vec<f64> = good.iter().filter_map(|round| round.quiet_us[path]).collect();
         let attacked: Vec<f64> =
-            good.iter().map(|round| round.attacked_us[way].unwrap_or(NEVER_US)).collect();
+            good.iter().map(|round| round.attacked_us[path].unwrap_or(NEVER_US)).collect();
         results.rows.push(row(name, "p99_us", "µs", &quiet).param("when", "quiet").void_if(few()));
         let note = "a percentile among requests without a reply counts as 10 s";
         let attacked = row(name, "p99_us", "µs", &attacked).param("when", "under attack");
@@ -90,7 +88,7 @@ fn state_one(seen: &Seen, results: &mut Results) {
 
     let ratios: Vec<f64> = good.iter().filter_map(|round| ratio(round)).collect();
     let name = format!("p99_under_attack_over_quiet_{id}");
-    let note = format!("of the way that suffers most; expected ≤ 2; {}", seen.attack.what);
+    let note = format!("of the way that suffers most; expected ≤ 2; {}", seen.attack.description);
     results.ratios.push(Ratio::new(&name, &ratios).note(note).note(&left_out).void_if(few()));
 
     let missing = seen.rounds.iter().filter(|round| round.link_ms.is_none()).count();
@@ -108,8 +106,14 @@ mod tests {
     use crate::experiments::batch::attacks::ATTACKS;
     use crate::machine::Machine;
 
-    fn seen(rounds: Vec<Round>) -> Seen {
-        Seen { rounds, requests: 9_000, helper_rss_mib: 96.0, server_grown_mib: 3.0, ..Seen::new(ATTACKS[2]) }
+    fn seen(rounds: Vec<Round>) -> AttackResult {
+        AttackResult {
+            rounds,
+            requests: 9_000,
+            helper_rss_mib: 96.0,
+            server_grown_mib: 3.0,
+            ..AttackResult::new(ATTACKS[2])
+        }
     }
 
     fn round(attacked_us: [Option<f64>; 3]) -> Round {
@@ -118,17 +122,17 @@ mod tests {
     }
 
     #[test]
-    fn the_way_that_suffers_most_is_the_ratio() {
+    fn the_path_with_the_largest_ratio_counts() {
         let calm = round([Some(500.0), Some(450.0), Some(600.0)]);
         assert_eq!(ratio(&calm), Some(1.5));
-        // Hardly any replies on one way: worse than anything measured.
+        // One path without a p99 under attack: its ratio uses `NEVER_US`.
         assert!(ratio(&round([None, Some(300.0), Some(600.0)])).unwrap() > 1_000.0);
         assert_eq!(ratio(&Round::default()), None);
 
         let mut results = Results::new("attacks", Machine::default());
         let mut rounds = vec![calm; 5];
         rounds.push(Round { spoilt: Some("a stall".into()), ..round([None; 3]) });
-        state(&[seen(rounds)], &mut results);
+        add_results(&[seen(rounds)], &mut results);
         assert!(results.passed(), "{:?}", results.checks);
         let ratio = &results.ratios[0];
         assert_eq!((ratio.name.as_str(), ratio.median), ("p99_under_attack_over_quiet_D4", Some(1.5)));
@@ -140,15 +144,18 @@ mod tests {
     #[test]
     fn failures_missing_links_and_ended_programs_fail_the_run() {
         let calm = || vec![round([Some(500.0), Some(300.0), Some(600.0)]); 5];
-        let failed = |seen: Seen| {
+        let failed = |seen: AttackResult| {
             let mut results = Results::new("attacks", Machine::default());
-            state(&[seen], &mut results);
+            add_results(&[seen], &mut results);
             let failed = results.checks.into_iter().filter(|check| !check.ok);
             failed.map(|check| check.name).collect::<Vec<_>>()
         };
         assert_eq!(failed(seen(calm())), Vec::<String>::new());
-        assert_eq!(failed(Seen { failed: 1, ..seen(calm()) }), ["failed_requests"]);
-        assert_eq!(failed(Seen { ended: Some("the helper ended".into()), ..seen(calm()) }), ["alive_D4"]);
+        assert_eq!(failed(AttackResult { failed: 1, ..seen(calm()) }), ["failed_requests"]);
+        assert_eq!(
+            failed(AttackResult { ended: Some("the helper ended".into()), ..seen(calm()) }),
+            ["alive_D4"]
+        );
         let mut rounds = calm();
         rounds[3].link_ms = None;
         assert_eq!(failed(seen(rounds)), ["linked_D4"]);

@@ -1,4 +1,4 @@
-//! What was measured, as rows, ratios and checks.
+//! Results of `burst` as rows, ratios and checks.
 
 use super::rivals::{BURST_TIMES, COPIED_BYTES, Migration};
 use super::{Measured, PAPER_SLA_US, ROUNDS, ROUNDS_QUICK, Series};
@@ -11,8 +11,7 @@ use crate::scenario::Relieved;
 use crate::scene::System;
 use crate::stats::{median, paired_ratios};
 
-/// States everything.
-pub(super) fn state(measured: &Measured, options: &Options, results: &mut Results) {
+pub(super) fn add_results(measured: &Measured, options: &Options, results: &mut Results) {
     for series in &measured.series {
         goodput_rows(series, results);
     }
@@ -41,7 +40,7 @@ fn ms(us: u64) -> f64 {
     us as f64 / 1000.0
 }
 
-/// Goodput of one system, with what a request cost at it.
+/// Adds one system's goodput, and the costs of a request at that rate.
 fn goodput_rows(series: &Series, results: &mut Results) {
     let row = |metric: &str, unit: &str, values: &[f64]| {
         let row = Row::new(series.system.name(), metric, unit, values)
@@ -101,8 +100,9 @@ fn goodput_rows(series: &Series, results: &mut Results) {
     }
 }
 
-/// Why a series' goodput must not be cited. A ramp that ended early is a lower bound: that flatters whoever it is
-/// compared *against*, so direct ones are void, and helped ones are not.
+/// Why the goodput of a series is void. A ramp that ended early yields a lower bound. As the denominator of a ratio it
+/// makes the ratio too large, so direct series are void; as the numerator it makes the ratio too small, so helped
+/// series are not.
 fn void(series: &Series) -> Vec<String> {
     if series.system == System::Helped { Vec::new() } else { troubles(series) }
 }
@@ -123,7 +123,7 @@ fn troubles(series: &Series) -> Vec<String> {
     series.rounds.iter().enumerate().filter_map(round).collect()
 }
 
-/// Helped over direct, under each SLA and limit; and the same over itself.
+/// Adds helped over direct for each SLA and limit, and the A/A ratio of direct over itself.
 fn ratios(measured: &Measured, results: &mut Results) {
     let find = |system: System, sla_us: u64, burner: bool, again: bool| {
         measured
@@ -174,7 +174,7 @@ fn ratios(measured: &Measured, results: &mut Results) {
     }
 }
 
-/// Helped beside what one might do instead, under the main SLA.
+/// Adds the ratios of helped over its alternatives, under the main SLA.
 fn rival_ratios(measured: &Measured, results: &mut Results) {
     let sla_us = measured.calibration.sla_us;
     let main = || measured.series.iter().filter(move |s| s.sla_us == sla_us && !s.burner && !s.again);
@@ -187,19 +187,18 @@ fn rival_ratios(measured: &Measured, results: &mut Results) {
         )
     });
     let iso = main().find_map(|s| Some((s, s.iso_percent?))).map(|(series, percent)| {
-        let words = format!(
+        let note = format!(
             "no helper, but its CPU: the server has {percent:.0} % of a core; measured after the others"
         );
-        ("goodput_helped_over_iso_cpu", series, words)
+        ("goodput_helped_over_iso_cpu", series, note)
     });
-    for (name, rival, words) in nutcracker.into_iter().chain(iso) {
+    for (name, rival, note) in nutcracker.into_iter().chain(iso) {
         let rounds = paired_ratios(&helped.goodputs(), &rival.goodputs());
-        let ratio = Ratio::new(name, &rounds).void_if(void(rival)).note(words).note(lower_bound(helped));
+        let ratio = Ratio::new(name, &rounds).void_if(void(rival)).note(note).note(lower_bound(helped));
         results.ratios.push(ratio.note(format!("SLA {} ms", ms(sla_us))));
     }
 }
 
-/// Data migration, and helpers under the same burst.
 fn migration_rows(measured: &Measured, results: &mut Results) {
     if measured.migrations.is_empty() {
         return;
@@ -239,14 +238,13 @@ fn migration_rows(measured: &Measured, results: &mut Results) {
     }
 }
 
-/// Moves, reliefs and costs of the bursts.
 fn relief_rows(measured: &Measured, options: &Options, results: &mut Results) {
     let quota = measured.calibration.quota.or(options.setting.quota);
     let (good, spoilt): (Vec<&Relieved>, Vec<&Relieved>) =
         measured.relieved.iter().partition(|run| run.spoilt(quota).is_empty());
     let reasons: Vec<String> = spoilt.iter().map(|run| run.spoilt(quota).join(", ")).collect();
     let spoilt_note = left_out(&reasons, measured.relieved.len());
-    // What direct clients see meanwhile: the requests of a probe, in the good runs.
+    // Latencies of direct clients while others are helped, from the probes of valid runs.
     let probed = measured.relieved.iter().zip(&measured.probed);
     let probed = probed.filter(|(run, _)| run.spoilt(quota).is_empty()).map(|(_, span)| span);
     let unanswered = probed.clone().filter(|span| span.p99_us().is_none()).count();
@@ -322,7 +320,6 @@ fn relief_rows(measured: &Measured, options: &Options, results: &mut Results) {
     }
 }
 
-/// What the helped server did at all, over the rounds that asked.
 fn helped_throughput(measured: &Measured) -> Option<f64> {
     let rounds = measured.series.iter().flat_map(|series| series.rounds.iter().flatten());
     let saturated: Vec<f64> =
@@ -386,7 +383,7 @@ mod tests {
             only: Vec::new(),
             setting: Setting::new(Programs::in_directory(Path::new(""))),
         };
-        state(measured, &options, &mut results);
+        add_results(measured, &options, &mut results);
         results
     }
 
@@ -421,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_run_is_not_to_be_cited() {
+    fn ratios_of_a_quick_run_are_void() {
         let mut quick =
             measured(vec![series(System::Plain, &[3_000.0; 2]), series(System::Helped, &[16_000.0; 2])]);
         quick.quick = true;
@@ -433,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn the_issues_rows_are_there() {
+    fn required_rows_are_present() {
         let results =
             stated(&measured(vec![series(System::Plain, &[3_000.0]), series(System::Helped, &[16_000.0])]));
         for metric in
@@ -442,7 +439,7 @@ mod tests {
             assert!(results.rows.iter().any(|row| row.metric == metric), "{metric}");
         }
         let moved = results.rows.iter().find(|row| row.metric == "moved_ms").unwrap();
-        assert!(!moved.valid, "there was no burst");
+        assert!(!moved.valid, "no burst was run");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What else one might do about a burst, and who else is on the server meanwhile: data migration as the paper emulates it,
-//! the helper's CPU given to the server instead, and a probe on the direct port.
+//! Alternatives to a helper in a burst: data migration as the paper emulates it, and a server that gets the helper's
+//! CPU time. Also a probe of the direct port while other clients are helped.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
@@ -11,54 +11,50 @@ use spillway_load::Report;
 
 use super::{Course, RAMP_S, ROUNDS, Series, spoilt};
 use crate::error::Error;
-use crate::generator::{Clients, Generators, Order, TOLD_AFTER};
+use crate::generator::{BIN_REPORT_DELAY, Clients, Generators, Order};
 use crate::measure::{Snapshot, Used, stopped};
 use crate::relief::{self, Span};
 use crate::scenario::{self, Plan};
 use crate::scene::{Scene, System};
 use crate::stats::median;
 
-/// The paper copies 6.4 GB, a tenth of the data, away from a server with 16 hardware threads. Ours has a tenth of one:
-/// the volume is scaled alike, by 160.
+/// The paper copies 6.4 GB, a tenth of the data, from a server with 16 hardware threads. Our server has a tenth of one
+/// thread, so the volume is divided by the same factor, 160.
 pub(super) const COPIED_BYTES: u64 = 40_000_000;
-/// The burst of this comparison, in multiples of the direct capacity: once half of the clients are gone, what is left must be
-/// within it, or migration could not help at all.
+/// The burst of this comparison, as a multiple of the direct capacity. The half of it that remains after a migration
+/// must be below the capacity, or migration could not help.
 pub(super) const BURST_TIMES: f64 = 1.6;
-/// Runs with migration, and as many helped ones under the same burst.
 const RUNS: usize = 3;
-/// Light load, burst until the decision, and what is looked at after it at least, in ms.
 const LIGHT_MS: u64 = 2_000;
+/// From the start of the burst to the decision.
 const OVERLOAD_MS: u64 = 3_000;
+/// Least time measured after the decision.
 const AFTER_MS: u64 = 6_000;
-/// A copy that takes longer has failed.
 const COPY_WITHIN: Duration = Duration::from_secs(60);
 /// Clients of the probe, and their requests a second.
 const PROBE: (u32, f64) = (20, 100.0);
 
-/// One burst that was answered by migrating data, or by a helper.
+/// A burst that ended by data migration, or by a helper.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Migration {
-    /// By a helper instead.
     pub helped: bool,
-    /// How long copying took, in ms.
     pub copy_ms: Option<f64>,
-    /// From the decision, in ms.
+    /// From the decision until the SLA was kept, in ms.
     pub relief_ms: Option<u64>,
-    /// From the decision to the end of the copy; or as long as the copies took, when helped.
+    /// Latencies from the decision to the end of the copy; for helped runs, over the median duration of the copies.
     pub during: Span,
-    /// In the overload before the decision.
+    /// Latencies in the overload before the decision.
     pub before: Span,
-    /// Why it shows nothing, if so.
+    /// Why the run is not valid.
     pub spoilt: Vec<String>,
 }
 
-/// Clients of the direct port that look at it while others are helped.
+/// Clients that measure the direct port while other clients are helped.
 pub(super) struct Probe {
     generators: Generators,
 }
 
 impl Probe {
-    /// Starts them.
     pub(super) fn start(scene: &Scene) -> Result<Probe, Error> {
         let (connections, rate_per_s) = PROBE;
         let clients = Clients { connections, rate_per_s, ..scene.clients(System::Shimmed) };
@@ -67,7 +63,7 @@ impl Probe {
         Ok(Probe { generators })
     }
 
-    /// What they saw while the burst was helped; and all that they did.
+    /// Stops the probe. Returns its latencies while the burst was relieved, and its whole report.
     pub(super) fn finish(self, run: &scenario::Relieved) -> Result<(Span, Report), Error> {
         let zero_ns = self.generators.zero_ns();
         let report = self.generators.finish()?;
@@ -78,7 +74,6 @@ impl Probe {
 }
 
 impl Course<'_> {
-    /// Everything beside the helper.
     pub(super) fn rivals(&mut self, scene: &mut Scene) -> Result<(), Error> {
         if self.quick {
             self.measured.left_out.push("nutcracker, iso-CPU and data migration (--quick)".into());
@@ -103,7 +98,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// The same server without helper, given the CPU that the helper used at its goodput.
+    /// Ramps the server without a helper, but with the CPU time that the helper used at its goodput.
     fn iso_cpu(&mut self, scene: &mut Scene) -> Result<(), Error> {
         let Some(quota) = scene.setting().quota else { return Ok(()) };
         let sla_us = self.measured.calibration.sla_us;
@@ -114,7 +109,7 @@ impl Course<'_> {
         let percents: Vec<f64> =
             best.into_iter().flatten().map(|s| s.used.percent(s.used.helper_s)).collect();
         let Some(helper_percent) = median(&percents) else {
-            self.measured.left_out.push("iso-CPU (nothing is known of the helper's CPU)".into());
+            self.measured.left_out.push("iso-CPU (the helper's CPU time was not measured)".into());
             return Ok(());
         };
         let iso = Quota { percent_of_core: quota.percent_of_core + helper_percent, ..quota };
@@ -136,13 +131,13 @@ impl Course<'_> {
         });
         for round in 0..ROUNDS {
             let ramped = if self.time_for(RAMP_S) { Some(self.ramp(scene, at)?) } else { None };
-            self.tell(at, round, ramped.as_ref());
+            self.print_round(at, round, ramped.as_ref());
             self.measured.series[at].rounds.push(ramped);
         }
         scene.set_quota(Some(quota))
     }
 
-    /// A burst, and data that is copied out of the server's host until half of the clients can go.
+    /// Runs a burst, and copies data from the server's host; half of the clients leave when the copy is complete.
     fn migrate(&mut self, scene: &mut Scene) -> Result<Migration, Error> {
         let (capacity, sla_us) = (self.measured.calibration.direct_per_s, self.measured.calibration.sla_us);
         let clients = scene.clients(System::Plain);
@@ -163,12 +158,12 @@ impl Course<'_> {
         let copy = Copy::start(scene)?;
         let copied = copy.wait(&staying)?;
         let copied_at_ms = staying.now_ms();
-        // Half of the clients are told that their data is elsewhere now.
+        // Half of the clients now use the copy on another server, which is not part of the laboratory.
         self.measured.tally.add_report(&leaving.finish()?);
         let end_ms = copied_at_ms.max(decision_ms) + AFTER_MS;
         staying.sleep_until_ms(end_ms);
         let spoilt = stalls(scene, &begun)?;
-        std::thread::sleep(TOLD_AFTER);
+        std::thread::sleep(BIN_REPORT_DELAY);
         let report = staying.finish()?;
         self.measured.tally.add_report(&report);
         Ok(Migration {
@@ -181,7 +176,7 @@ impl Course<'_> {
         })
     }
 
-    /// The same burst, helped.
+    /// Runs the same burst with a helper.
     fn helped(&mut self, scene: &mut Scene) -> Result<Migration, Error> {
         let (capacity, sla_us) = (self.measured.calibration.direct_per_s, self.measured.calibration.sla_us);
         let plan = Plan::new(capacity, LIGHT_MS / 1000, OVERLOAD_MS / 1000, AFTER_MS / 1000, 2);
@@ -207,8 +202,8 @@ fn stalls(scene: &Scene, since: &Snapshot) -> Result<Vec<String>, Error> {
     Ok(stopped(&used).into_iter().collect())
 }
 
-/// A process on the server's host, within its quota, that sends dummy data to another host: as in the paper, it need not
-/// look for it in the server's memory, which favours migration.
+/// A process on the server's host, within its quota, that sends dummy data to another host. As in the paper, it does
+/// not read the data from the server's memory, which favours migration.
 struct Copy {
     sender: Process,
     receiver: Receiver,
@@ -226,7 +221,7 @@ impl Copy {
         Ok(Copy { sender, receiver, begun })
     }
 
-    /// How long it took, from its start to the last byte.
+    /// Waits for the end of the copy and returns its duration.
     fn wait(mut self, clients: &Generators) -> Result<Duration, Error> {
         while !self.receiver.is_finished() {
             clients.check()?;
@@ -236,7 +231,7 @@ impl Copy {
         self.sender.kill();
         let printed = self.sender.tail();
         let received =
-            self.receiver.join().map_err(|_| Error::process("a receiver of copied data failed", ""))?;
+            self.receiver.join().map_err(|_| Error::process("the receiver of copied data panicked", ""))?;
         match received? {
             Ok(COPIED_BYTES) => Ok(took),
             Ok(bytes) => Err(Error::process(format!("only {bytes} bytes were copied"), printed)),
@@ -245,10 +240,10 @@ impl Copy {
     }
 }
 
-/// Counts what comes, on a thread of a host.
+/// A thread on a host that returns the number of received bytes.
 type Receiver = JoinHandle<Result<io::Result<u64>, LabError>>;
 
-/// Takes one connection on a host and counts what comes.
+/// Listens on a host, accepts one connection, and counts its bytes.
 fn receive(host: &Host) -> Result<(SocketAddr, Receiver), Error> {
     let system = |cause| Error::System { what: "cannot listen for copied data".into(), cause };
     let listener = host.enter(|| TcpListener::bind((host.address(), 0)))?.map_err(system)?;

@@ -1,19 +1,18 @@
-//! What more helpers give, as rows and ratios.
+//! Results of `helpers` as rows and ratios.
 
-use super::{Seen, Series};
+use super::{Measurement, Series};
 use crate::experiments::common::saturation::{few, limit_note};
 use crate::results::{Ratio, Results, Row};
 use crate::stats::paired_ratios;
 
-/// States everything.
-pub(super) fn state(series: &[Series], results: &mut Results) {
+pub(super) fn add_results(series: &[Series], results: &mut Results) {
     series.iter().for_each(|series| rows(series, results));
     let Some((one, more)) = series.split_first() else { return };
     for many in more {
         let pairs = [
             (
                 "goodput_per_helper",
-                Seen::per_helper as fn(&Seen, usize) -> f64,
+                Measurement::per_helper as fn(&Measurement, usize) -> f64,
                 "linear is 1; paper: almost linear",
             ),
             ("helper_cpu", |seen, _| seen.helper_us, "CPU of the helpers for each request; flat is 1"),
@@ -26,14 +25,14 @@ pub(super) fn state(series: &[Series], results: &mut Results) {
     }
 }
 
-impl Seen {
+impl Measurement {
     fn per_helper(&self, count: usize) -> f64 {
         self.messages_per_s / count.max(1) as f64
     }
 }
 
 impl Series {
-    fn each(&self, value: fn(&Seen, usize) -> f64) -> Vec<Option<f64>> {
+    fn each(&self, value: fn(&Measurement, usize) -> f64) -> Vec<Option<f64>> {
         self.rounds.each(|seen| value(seen, self.count))
     }
 }
@@ -41,7 +40,7 @@ impl Series {
 fn rows(series: &Series, results: &mut Results) {
     let note = limit_note(series.rounds.good().filter_map(|seen| seen.limit.as_deref()));
     let spoilt = series.rounds.left_out();
-    let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Seen) -> Option<f64>| {
+    let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Measurement) -> Option<f64>| {
         let values: Vec<f64> = series.rounds.good().filter_map(value).collect();
         let row = Row::new("helped", metric, unit, &values).param("helpers", series.count);
         results.rows.push(row.note(note).note(&spoilt));
@@ -59,21 +58,21 @@ mod tests {
     use super::*;
     use crate::machine::Machine;
 
-    /// What rounds saw; 0 is a spoilt one.
-    fn seen(messages_per_s: [f64; 4], helper_us: f64) -> [Option<Seen>; 4] {
-        let seen = |messages_per_s| Seen { messages_per_s, helper_us, ..Seen::default() };
+    /// Results of four rounds; a rate of 0 is a spoilt round.
+    fn seen(messages_per_s: [f64; 4], helper_us: f64) -> [Option<Measurement>; 4] {
+        let seen = |messages_per_s| Measurement { messages_per_s, helper_us, ..Measurement::default() };
         messages_per_s.map(|messages_per_s| (messages_per_s > 0.0).then(|| seen(messages_per_s)))
     }
 
     #[test]
-    fn linear_means_as_much_for_each_helper() {
+    fn linear_growth_is_a_ratio_of_one_per_helper() {
         let mut results = Results::new("helpers", Machine::default());
         let one = seen([4_000.0, 4_000.0, 4_000.0, 0.0], 30.0);
         let mut four = seen([16_000.0, 14_400.0, 16_000.0, 16_000.0], 33.0);
         four[3].as_mut().unwrap().limit = Some("the helpers used 70 % of the quota".into());
         let series =
             [(1, one), (4, four)].map(|(count, seen)| Series { count, rounds: seen.into_iter().collect() });
-        state(&series, &mut results);
+        add_results(&series, &mut results);
         let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).unwrap();
         let linear = ratio("goodput_per_helper_4_over_1");
         assert_eq!((linear.median, linear.runs, linear.valid), (Some(1.0), 3, true));

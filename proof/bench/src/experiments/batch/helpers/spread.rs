@@ -1,7 +1,7 @@
-//! How evenly many clients that come at the same moment spread over helpers, when each chooses for itself.
+//! How evenly clients spread over helpers when all arrive at the same moment and each chooses a helper for itself.
 //!
-//! Each client is a process of its own, as far as choosing goes: it knows nothing of the others. All begin at the server and
-//! are told to go to helpers by one word. Nobody has a quota.
+//! Clients choose independently, as if each were a process of its own. All start at the server; one order moves them to
+//! helpers. No host has a quota.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use spillway_load::config::Speech;
 
 use crate::error::Error;
-use crate::experiments::common::rounds::{say, turns};
+use crate::experiments::common::rounds::{print_line, turns};
 use crate::experiments::common::saturation::few;
-use crate::generator::{Clients, Order, Traffic, Ways};
+use crate::generator::{Clients, Order, Routes, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{disturbed, stopped};
 use crate::results::{Results, Row, left_out};
@@ -21,35 +21,31 @@ use crate::stage::{Echo, Helper, Middles, Stage};
 
 use super::{Effort, HELPERS};
 
-/// How long all may take to arrive.
 const ARRIVE_WITHIN: Duration = Duration::from_secs(10);
-/// Between two looks.
-const LOOK_EACH: Duration = Duration::from_millis(20);
-/// Requests of each client, a second: it is alive, and no load.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Requests a second of each client: enough to use its connection, and too few to load a host.
 const RATE_EACH_PER_S: f64 = 1.0;
 
-/// Arrivals of clients that ask so many helpers.
+/// Arrivals of clients that compare the load of `asked` helpers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spread {
     asked: usize,
     seen: Vec<Arrival>,
 }
 
-/// One arrival.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Arrival {
-    /// Clients of each helper.
     connections: Vec<u64>,
     /// Clients that stayed at the server.
     direct: u64,
-    /// From relief on until the last was there.
+    /// Time from relief on to the arrival of the last client.
     within_ms: f64,
-    /// Why that time shows nothing, if so. Who went where does not depend on it.
+    /// Why `within_ms` is not valid. The clients' choices do not depend on disturbances.
     spoilt: Option<String>,
 }
 
 impl Arrival {
-    /// The most that a helper has, by what each would have if all had the same.
+    /// Clients of the fullest helper, divided by the mean over all helpers.
     fn max_over_mean(&self) -> Option<f64> {
         let all: u64 = self.connections.iter().sum();
         let most = *self.connections.iter().max()?;
@@ -57,7 +53,6 @@ impl Arrival {
     }
 }
 
-/// Has clients arrive again and again.
 pub(super) fn run(
     setting: &Setting,
     effort: &Effort,
@@ -66,22 +61,22 @@ pub(super) fn run(
     let stage = Stage::set_with("spread", setting, Middles { count: effort.spread_over, quota: None })?;
     let echo = stage.echo()?;
     let helpers = stage.helpers(echo.link, &HELPERS)?;
-    let mut cast = Cast { stage: &stage, effort, echo, helpers, tally: Tally::default() };
+    let mut arrivals = Arrivals { stage: &stage, effort, echo, helpers, tally: Tally::default() };
     let one = |&asked: &usize| Spread { asked, ..Spread::default() };
     let mut spreads: Vec<Spread> = effort.asked.iter().map(one).collect();
     for (round, at) in turns(effort.arrivals, spreads.len()) {
         let spread = &mut spreads[at];
-        let arrival = cast.arrive(spread.asked)?;
-        tell(out, round, spread.asked, &arrival);
+        let arrival = arrivals.arrive(spread.asked)?;
+        print_arrival(out, round, spread.asked, &arrival);
         spread.seen.push(arrival);
     }
-    let Cast { tally, echo, helpers, .. } = cast;
+    let Arrivals { tally, echo, helpers, .. } = arrivals;
     drop((echo, helpers));
     stage.close()?;
     Ok((spreads, tally))
 }
 
-struct Cast<'a> {
+struct Arrivals<'a> {
     stage: &'a Stage,
     effort: &'a Effort,
     echo: Echo,
@@ -89,12 +84,12 @@ struct Cast<'a> {
     tally: Tally,
 }
 
-impl Cast<'_> {
+impl Arrivals<'_> {
     fn arrive(&mut self, asked: usize) -> Result<Arrival, Error> {
         let count = self.effort.clients;
         let traffic = Traffic { speech: Speech::Echo, ..Traffic::default() };
         let helpers: Vec<SocketAddr> = self.helpers.iter().map(|helper| helper.address).collect();
-        let ways = Ways {
+        let routes = Routes {
             helpers,
             standby: false,
             link: Some(self.echo.link),
@@ -102,9 +97,9 @@ impl Cast<'_> {
             key: self.stage.client_key().to_owned(),
         };
         let plain = self.stage.clients(self.echo.plain, &traffic, count);
-        // Late replies are no reason to go anywhere: they go by the word.
+        // A long SLA: clients move by the order only, never because replies are late.
         let sla = Duration::from_secs(1);
-        let clients = Clients { sessions: Some(ways), asked: Some(asked), sla, ..plain };
+        let clients = Clients { sessions: Some(routes), asked: Some(asked), sla, ..plain };
         let mut session = self.stage.session_of(&clients, &traffic)?;
         let generators = session.generators();
         generators.order(&Order::Rate(RATE_EACH_PER_S * f64::from(count)))?;
@@ -114,26 +109,26 @@ impl Cast<'_> {
         generators.order(&Order::Help)?;
         while generators.helped_now() < count && begun.elapsed() < ARRIVE_WITHIN {
             generators.check()?;
-            std::thread::sleep(LOOK_EACH);
+            std::thread::sleep(POLL_INTERVAL);
         }
         let within_ms = begun.elapsed().as_secs_f64() * 1e3;
         let used = self.stage.snapshot(&self.helpers)?.since(&before);
         let status = |helper: &Helper| {
-            helper.connections().map_err(|why| Error::process(format!("a helper does not answer: {why}"), ""))
+            let failed = |why| Error::process(format!("cannot read a helper's status: {why}"), "");
+            helper.connections().map_err(failed)
         };
         let connections = self.helpers.iter().map(status).collect::<Result<Vec<u64>, Error>>()?;
         let direct = u64::from(count).saturating_sub(connections.iter().sum());
         self.tally.add(&session.finish()?);
         self.echo.check()?;
         self.helpers.iter_mut().try_for_each(Helper::check)?;
-        // How busy clients and helpers are in that moment is part of the matter.
+        // Busy clients and helpers do not spoil an arrival: their load is part of what is measured.
         let spoilt = stopped(&used).or_else(|| disturbed(&used));
         Ok(Arrival { connections, direct, within_ms, spoilt })
     }
 }
 
-/// As rows.
-pub(super) fn state(spreads: &[Spread], effort: &Effort, results: &mut Results) {
+pub(super) fn add_results(spreads: &[Spread], effort: &Effort, results: &mut Results) {
     for spread in spreads {
         let reasons: Vec<String> = spread.seen.iter().filter_map(|arrival| arrival.spoilt.clone()).collect();
         let spoilt = left_out(&reasons, spread.seen.len());
@@ -154,10 +149,10 @@ pub(super) fn state(spreads: &[Spread], effort: &Effort, results: &mut Results) 
     }
 }
 
-fn tell(out: &mut dyn Write, round: usize, asked: usize, arrival: &Arrival) {
+fn print_arrival(out: &mut dyn Write, round: usize, asked: usize, arrival: &Arrival) {
     let spoilt = arrival.spoilt.as_ref().map_or(String::new(), |why| format!(" (the time is spoilt: {why})"));
     let ratio = arrival.max_over_mean().map_or("none helped".into(), |ratio| format!("{ratio:.3}"));
-    say(
+    print_line(
         out,
         format_args!(
             "arrival {}: asked {asked}: {:?} clients, {} at the server, after {:.0} ms: max/mean {ratio}{spoilt}",
@@ -189,7 +184,7 @@ mod tests {
         seen[0].spoilt = Some("a stall".into());
         let spread = Spread { asked: 2, seen };
         let mut results = Results::new("helpers", Machine::default());
-        state(&[spread], &Effort::full(), &mut results);
+        add_results(&[spread], &Effort::full(), &mut results);
         let row = |metric: &str| results.rows.iter().find(|row| row.metric == metric).unwrap();
         let load = row("max_over_mean_load");
         assert_eq!((load.median, load.max, load.valid), (Some(1.125), Some(1.2), true));

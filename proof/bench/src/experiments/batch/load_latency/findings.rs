@@ -1,4 +1,4 @@
-//! What the curves say, as rows and ratios.
+//! Latency curves and the ranges in which helping pays, as rows and ratios.
 
 use super::{Effort, Series};
 use crate::experiments::common::curves::{Pays, Point, pays};
@@ -6,11 +6,9 @@ use crate::measure::Step;
 use crate::results::{Ratio, Results, Row, few, left_out};
 use crate::stats::paired_ratios;
 
-/// Rounds that a derived figure needs.
 const ROUNDS_MIN: usize = 3;
 
-/// States everything.
-pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
+pub(super) fn add_results(series: &[Series], effort: &Effort, results: &mut Results) {
     series.iter().for_each(|series| rows(series, effort, results));
     for helped in series.iter().filter(|series| series.helpers > 0) {
         let same = |direct: &&Series| direct.helpers == 0 && direct.operation == helped.operation;
@@ -22,18 +20,16 @@ pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
 }
 
 impl Series {
-    /// What the rounds saw at the rate of this number.
     fn points(&self, at: usize) -> impl Iterator<Item = &Point> {
         self.rounds.iter().filter_map(move |curve| curve.get(at).map(|(point, _)| point))
     }
 
-    /// The p99 round by round, in µs.
     fn p99(&self, at: usize) -> Vec<Option<f64>> {
         let p99 = |point: &Point| if let Point::P99(us) = point { Some(*us as f64) } else { None };
         self.points(at).map(p99).collect()
     }
 
-    /// The steps that count, at the rate of this number.
+    /// The steps of all rounds with a p99 at `rates[at]`.
     fn steps(&self, at: usize) -> impl Iterator<Item = &Step> {
         self.rounds.iter().filter_map(move |curve| match curve.get(at) {
             Some((Point::P99(_), Some(step))) => Some(step),
@@ -84,7 +80,7 @@ fn rows(series: &Series, effort: &Effort, results: &mut Results) {
     }
 }
 
-/// From where to where helping pays, round by round.
+/// Adds the range of rates in which helping pays, over all rounds.
 fn pay_off(direct: &Series, helped: &Series, effort: &Effort, results: &mut Results) {
     let points = |curve: &super::Curve| curve.iter().map(|(point, _)| point.clone()).collect::<Vec<_>>();
     let rounds: Vec<(Option<Pays>, bool)> = direct
@@ -93,7 +89,7 @@ fn pay_off(direct: &Series, helped: &Series, effort: &Effort, results: &mut Resu
         .zip(&helped.rounds)
         .map(|(direct, helped)| {
             let (direct, helped) = (points(direct), points(helped));
-            // Nothing ended the helped curve but the experiment.
+            // The helped curve ended at the highest rate or at a limit of the laboratory.
             let open = !helped.iter().any(|point| matches!(point, Point::Over));
             (pays(&effort.rates, &direct, &helped), open)
         })
@@ -114,7 +110,7 @@ fn pay_off(direct: &Series, helped: &Series, effort: &Effort, results: &mut Resu
     }
 }
 
-/// Helped over direct, where both have a p99.
+/// Adds helped over direct for each rate at which both have a p99.
 fn ratios(direct: &Series, helped: &Series, effort: &Effort, results: &mut Results) {
     for (at, &rate) in effort.rates.iter().enumerate() {
         let rounds = paired_ratios(&helped.p99(at), &direct.p99(at));
@@ -147,7 +143,7 @@ mod tests {
         }
     }
 
-    /// Three rounds alike.
+    /// Three equal rounds; a p99 of 0 is `Point::Over`.
     fn series(operation: Operation, helpers: usize, p99: [u64; 3]) -> Series {
         let point = |us: u64| if us == 0 { Point::Over } else { Point::P99(us) };
         let curve = p99.map(|us| (point(us), (us > 0).then(Step::default)));
@@ -156,7 +152,7 @@ mod tests {
 
     fn stated(series: &[Series]) -> Results {
         let mut results = Results::new("load-latency", Machine::default());
-        state(series, &effort(), &mut results);
+        add_results(series, &effort(), &mut results);
         results
     }
 
@@ -187,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_too_late_is_said_and_has_no_figure() {
+    fn useless_latencies_have_a_note_and_no_figure() {
         let results = stated(&[series(Operation::Get, 0, [200, 800, 0])]);
         let rows: Vec<_> = results.rows.iter().filter(|row| row.metric == "p99_us").collect();
         assert!(rows.len() == 3 && rows[0].valid && !rows[2].valid);
@@ -196,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_s_end_is_not_the_system_s() {
+    fn a_limit_of_the_machine_does_not_end_a_curve() {
         let mut helped = series(Operation::Get, 1, [400, 400, 0]);
         for curve in &mut helped.rounds {
             curve[2].0 = Point::Limit("the clients used 85 % of a core".into());

@@ -1,22 +1,21 @@
-//! Throughput and crossings, as rows and ratios.
+//! Throughput and crossings as rows and ratios.
 
-use super::{Effort, Seen, Series, Way};
+use super::{Effort, Measurement, Path, Series};
 use crate::experiments::common::curves::{Crossing, crossing};
 use crate::experiments::common::saturation::{few, limit_note};
 use crate::results::{Ratio, Results, Row};
 use crate::stats::paired_ratios;
 
-/// States everything.
-pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
+pub(super) fn add_results(series: &[Series], effort: &Effort, results: &mut Results) {
     series.iter().for_each(|series| rows(series, results));
     for &quota in &effort.quotas_percent {
-        let find = |way: Way, payload: usize| {
-            series.iter().find(|s| s.way == way && s.payload == payload && s.quota_percent == quota)
+        let find = |path: Path, payload: usize| {
+            series.iter().find(|s| s.path == path && s.payload == payload && s.quota_percent == quota)
         };
         let pairs: Vec<(&Series, &Series)> = effort
             .payloads
             .iter()
-            .filter_map(|&payload| Some((find(Way::Direct, payload)?, find(Way::Helped, payload)?)))
+            .filter_map(|&payload| Some((find(Path::Direct, payload)?, find(Path::Helped, payload)?)))
             .collect();
         let each = |series: &Series| series.rounds.each(|seen| seen.messages_per_s);
         for (direct, helped) in &pairs {
@@ -25,37 +24,37 @@ pub(super) fn state(series: &[Series], effort: &Effort, results: &mut Results) {
             results.ratios.push(Ratio::new(&name, &rounds).void_if(few(rounds.len())));
         }
         results.rows.push(crossing_row("crossing_bytes", quota, &pairs, effort, |seen| seen.messages_per_s));
-        // What one message costs says the same where something else than the server is the limit.
-        let cheaper = |seen: &Seen| 1.0 / seen.server_us;
-        results.rows.push(crossing_row("crossing_cpu_bytes", quota, &pairs, effort, cheaper));
+        // The crossing of costs is valid even if the server was not the limit.
+        let messages_per_cpu_us = |seen: &Measurement| 1.0 / seen.server_us;
+        results.rows.push(crossing_row("crossing_cpu_bytes", quota, &pairs, effort, messages_per_cpu_us));
     }
 }
 
 fn rows(series: &Series, results: &mut Results) {
     let note = limit_note(series.rounds.good().filter_map(|seen| seen.limit.as_deref()));
     let spoilt = series.rounds.left_out();
-    let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Seen) -> Option<f64>| {
+    let mut row = |metric: &str, unit: &str, note: &str, value: &dyn Fn(&Measurement) -> Option<f64>| {
         let values: Vec<f64> = series.rounds.good().filter_map(value).collect();
-        let row = Row::new(series.way.name(), metric, unit, &values).param("payload_bytes", series.payload);
+        let row = Row::new(series.path.name(), metric, unit, &values).param("payload_bytes", series.payload);
         results.rows.push(row.param("quota_percent", series.quota_percent).note(note).note(&spoilt));
     };
     row("messages_per_s", "1/s", &note, &|seen| Some(seen.messages_per_s));
-    let megabytes = |seen: &Seen| seen.messages_per_s * series.payload as f64 / 1e6;
+    let megabytes = |seen: &Measurement| seen.messages_per_s * series.payload as f64 / 1e6;
     row("goodput_mb_per_s", "MB/s", "payload, one way", &|seen| Some(megabytes(seen)));
     row("server_cpu_us_per_message", "µs", "", &|seen| Some(seen.server_us));
     row("quota_used", "%", "", &|seen| Some(100.0 * seen.quota_share));
-    if series.way == Way::Helped {
+    if series.path == Path::Helped {
         row("messages_per_batch", "messages", "", &|seen| seen.messages_per_batch);
     }
 }
 
-/// The payload at which helped and direct are equal, round by round.
+/// The payload at which helped and direct are equal, over all rounds.
 fn crossing_row(
     metric: &str,
     quota: f64,
     pairs: &[(&Series, &Series)],
     effort: &Effort,
-    value: impl Fn(&Seen) -> f64,
+    value: impl Fn(&Measurement) -> f64,
 ) -> Row {
     let crossings: Vec<Crossing> = (0..effort.rounds)
         .filter_map(|round| {
@@ -64,17 +63,17 @@ fn crossing_row(
                 Some((direct.payload as f64, at(helped)? / at(direct)?))
             };
             let found = crossing(&pairs.iter().filter_map(ratio).collect::<Vec<_>>())?;
-            // Below the lowest payload that is known of this round nobody has looked, if that is not the lowest of all.
-            let unseen = matches!(found, Crossing::Before(at) if pairs[0].0.payload as f64 != at);
-            (!unseen).then_some(found)
+            // A crossing below the first valid payload of this round is unknown if smaller payloads were spoilt.
+            let unknown = matches!(found, Crossing::Before(at) if pairs[0].0.payload as f64 != at);
+            (!unknown).then_some(found)
         })
         .collect();
     let count = |kind: fn(&Crossing) -> bool| crossings.iter().filter(|crossing| kind(crossing)).count();
-    let told = |count: usize, words: &str| (count > 0).then(|| format!("{words} in {count} rounds"));
+    let note = |count: usize, text: &str| (count > 0).then(|| format!("{text} in {count} rounds"));
     let beyond =
-        told(count(|c| matches!(c, Crossing::Beyond(_))), "at least: helped is ahead at every payload");
+        note(count(|c| matches!(c, Crossing::Beyond(_))), "at least: helped is ahead at every payload");
     let before =
-        told(count(|c| matches!(c, Crossing::Before(_))), "at most: helped is behind at every payload");
+        note(count(|c| matches!(c, Crossing::Before(_))), "at most: helped is behind at every payload");
     let values: Vec<f64> = crossings.iter().map(|crossing| crossing.at()).collect();
     let row = Row::new("helped", metric, "B", &values).param("quota_percent", quota);
     row.note(beyond.unwrap_or_default()).note(before.unwrap_or_default()).void_if(few(values.len()))
@@ -85,9 +84,9 @@ mod tests {
     use super::*;
     use crate::machine::Machine;
 
-    fn series(way: Way, payload: usize, messages_per_s: f64, server_us: f64) -> Series {
-        let seen = Seen { messages_per_s, server_us, ..Seen::default() };
-        Series { way, payload, quota_percent: 5.0, rounds: vec![Some(seen); 5].into_iter().collect() }
+    fn series(path: Path, payload: usize, messages_per_s: f64, server_us: f64) -> Series {
+        let seen = Measurement { messages_per_s, server_us, ..Measurement::default() };
+        Series { path, payload, quota_percent: 5.0, rounds: vec![Some(seen); 5].into_iter().collect() }
     }
 
     fn stated(series: &[Series]) -> Results {
@@ -95,17 +94,17 @@ mod tests {
         payloads.dedup();
         let effort = Effort { payloads, quotas_percent: vec![5.0], ..Effort::full() };
         let mut results = Results::new("payload", Machine::default());
-        state(series, &effort, &mut results);
+        add_results(series, &effort, &mut results);
         results
     }
 
     #[test]
     fn the_crossing_lies_between_payloads() {
         let results = stated(&[
-            series(Way::Direct, 1_024, 1_000.0, 50.0),
-            series(Way::Helped, 1_024, 2_000.0, 10.0),
-            series(Way::Direct, 4_096, 1_000.0, 60.0),
-            series(Way::Helped, 4_096, 500.0, 40.0),
+            series(Path::Direct, 1_024, 1_000.0, 50.0),
+            series(Path::Helped, 1_024, 2_000.0, 10.0),
+            series(Path::Direct, 4_096, 1_000.0, 60.0),
+            series(Path::Helped, 4_096, 500.0, 40.0),
         ]);
         let row = |metric: &str| results.rows.iter().find(|row| row.metric == metric).unwrap();
         let crossing = row("crossing_bytes");
@@ -119,12 +118,12 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_round_leaves_its_payload_out_of_that_crossing_only() {
+    fn a_spoilt_payload_is_left_out_of_its_own_round_only() {
         let mut all = [
-            series(Way::Direct, 1_024, 1_000.0, 50.0),
-            series(Way::Helped, 1_024, 900.0, 60.0),
-            series(Way::Direct, 4_096, 1_000.0, 60.0),
-            series(Way::Helped, 4_096, 500.0, 70.0),
+            series(Path::Direct, 1_024, 1_000.0, 50.0),
+            series(Path::Helped, 1_024, 900.0, 60.0),
+            series(Path::Direct, 4_096, 1_000.0, 60.0),
+            series(Path::Helped, 4_096, 500.0, 70.0),
         ];
         let seen = all[1].rounds.get(0).cloned();
         all[1].rounds = (0..5).map(|round| seen.clone().filter(|_| round > 0)).collect();

@@ -1,19 +1,18 @@
-//! What was measured, as rows, ratios and checks.
+//! Results of `server-cost` as rows, ratios and checks.
 
 use spillway_load::config::Speech;
 
-use super::{Effort, Measured, Offered, Series, Way, request_name};
+use super::{Effort, Measured, Offered, Path, Series, request_name};
 use crate::results::{Check, Ratio, Results, Row, few, left_out};
 use crate::stage::Cost;
 use crate::stats::{median, paired_ratios};
 
-/// Pairs that differences of a few percent need.
+/// A ratio that differs from 1 by a few percent needs this many pairs.
 const PAIRS_MIN: usize = 15;
 
-/// What is expected of the shim on plain connections.
 const SHIM_EXPECTED: &str = "expected ≤ 1.05 (upper95); PostMan's library up to 1.5";
 
-/// What is expected of batches: server, batch, words.
+/// Notes for the ratios of batches: server, batch size, text.
 const EXPECTED: [(Speech, u16, &str); 4] = [
     (Speech::Memcached, 200, "expected ≥ 13, prototype 13"),
     (Speech::Memcached, 20, "expected ≥ 4.3, prototype 4.3"),
@@ -21,11 +20,10 @@ const EXPECTED: [(Speech, u16, &str); 4] = [
     (Speech::Redis, 20, "expected ≥ 3.8, prototype 3.8"),
 ];
 
-/// What encryption may add to batches of a size, by server: one ratio has the name without a server, memcached's.
+/// Notes for the ratios of encrypted links: batch size, text.
 const ENCRYPTED_EXPECTED: [(u16, &str); 2] = [(20, "expected ≤ 1.10"), (200, "expected ≤ 1.05")];
 
-/// States everything.
-pub(super) fn state(measured: &mut Measured, effort: &Effort, results: &mut Results) {
+pub(super) fn add_results(measured: &mut Measured, effort: &Effort, results: &mut Results) {
     for series in &measured.series {
         series_rows(series, results);
     }
@@ -37,7 +35,7 @@ pub(super) fn state(measured: &mut Measured, effort: &Effort, results: &mut Resu
             Row::new(system, metric, "% of a core", &[value]).param("server", idle.speech.to_string())
         };
         results.rows.push(row("helper", "idle_helper_cpu_percent", idle.helper_percent).note("expected < 1"));
-        // The server's own timers tick without the shim as well.
+        // The server's own timers use CPU time without the shim as well: subtract it.
         let shim = idle.shim_percent - idle.plain_percent;
         results.rows.push(
             row("with shim", "idle_shim_cpu_percent", shim)
@@ -48,7 +46,7 @@ pub(super) fn state(measured: &mut Measured, effort: &Effort, results: &mut Resu
     }
     ratios(measured, effort, results);
     results.checks = measured.tally.checks();
-    // A driver ends the experiment at its first wrong byte.
+    // Always 0: a driver ends the experiment at its first wrong byte.
     results.checks.push(Check::none("wrong_in_batches", 0, &format!("{} replies", measured.driven)));
 }
 
@@ -56,13 +54,13 @@ fn series_rows(series: &Series, results: &mut Results) {
     let spoilt = left_out(&series.spoilt, series.costs.len());
     let mut row = |metric: &str, unit: &str, value: fn(&Cost) -> f64| {
         let values: Vec<f64> = series.costs.iter().flatten().map(value).collect();
-        let mut row = Row::new(&series.way.name(), metric, unit, &values)
+        let mut row = Row::new(&series.path.name(), metric, unit, &values)
             .param("server", series.speech.to_string())
             .param("request", request_name(series.get_ratio))
             .param("value_bytes", series.value_size)
             .param("part", series.part)
             .note(&spoilt);
-        if let Some(links) = series.way.links() {
+        if let Some(links) = series.path.links() {
             row = row.param("links", links);
         }
         results.rows.push(row);
@@ -75,7 +73,6 @@ fn series_rows(series: &Series, results: &mut Results) {
     }
 }
 
-/// Costs and delays at one offered rate.
 fn offered_rows(offered: &Offered, results: &mut Results) {
     let runs = offered.direct.len() + offered.helped.len();
     let spoilt = left_out(&offered.spoilt, runs);
@@ -119,12 +116,12 @@ fn offered_rows(offered: &Offered, results: &mut Results) {
 }
 
 fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
-    let find = |speech: Speech, part: &str, way: Way| {
-        measured.series.iter().find(|s| s.speech == speech && s.part == part && s.way == way)
+    let find = |speech: Speech, part: &str, path: Path| {
+        measured.series.iter().find(|s| s.speech == speech && s.part == part && s.path == path)
     };
     for speech in [Speech::Memcached, Speech::Redis] {
         if let (Some(shim), Some(plain)) =
-            (find(speech, "pairs", Way::Shim), find(speech, "pairs", Way::Plain))
+            (find(speech, "pairs", Path::Shim), find(speech, "pairs", Path::Plain))
         {
             let pairs = paired_ratios(&shim.server_us(), &plain.server_us());
             let few = few(pairs.len(), "pairs", PAIRS_MIN);
@@ -133,7 +130,7 @@ fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
         }
         for &batch in &effort.mix_batches {
             let (Some(encrypted), Some(plain)) =
-                (find(speech, "links", Way::Batch(batch)), find(speech, "links", Way::Unencrypted(batch)))
+                (find(speech, "links", Path::Batch(batch)), find(speech, "links", Path::Unencrypted(batch)))
             else {
                 continue;
             };
@@ -141,18 +138,18 @@ fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
             let name = format!("{server}encrypted_over_plain_links_{batch}");
             let expected = ENCRYPTED_EXPECTED.iter().find(|(size, _)| *size == batch);
             let ratio = Ratio::paired(&name, &encrypted.server_us(), &plain.server_us());
-            let note = format!("{speech}; {}", expected.map_or("", |(_, words)| words));
+            let note = format!("{speech}; {}", expected.map_or("", |(_, text)| text));
             results.ratios.push(ratio.note(note));
         }
         side_rows(measured, speech, results);
-        let Some(plain) = find(speech, "batches", Way::Plain) else { continue };
-        let alone = effort.mix_batches.iter().map(|&batch| (batch, Way::Alone(batch), "_alone"));
-        let batches = effort.batches.iter().map(|&batch| (batch, Way::Batch(batch), ""));
-        for (batch, way, suffix) in batches.chain(alone) {
-            let Some(helped) = find(speech, "batches", way) else { continue };
+        let Some(plain) = find(speech, "batches", Path::Plain) else { continue };
+        let alone = effort.mix_batches.iter().map(|&batch| (batch, Path::Alone(batch), "_alone"));
+        let batches = effort.batches.iter().map(|&batch| (batch, Path::Batch(batch), ""));
+        for (batch, path, suffix) in batches.chain(alone) {
+            let Some(helped) = find(speech, "batches", path) else { continue };
             let expected = EXPECTED.iter().find(|(of, size, _)| (*of, *size) == (speech, batch));
             let expected = if suffix.is_empty() {
-                expected.map_or("", |(_, _, words)| words)
+                expected.map_or("", |(_, _, text)| text)
             } else {
                 "one link, one batch at a time, beside 200 plain clients"
             };
@@ -163,16 +160,16 @@ fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
     }
 }
 
-/// Where helping gains less, or loses: the same quotient for other requests, as rows.
+/// Adds direct over helped for other requests, with which helping gains less or loses, as rows.
 fn side_rows(measured: &Measured, speech: Speech, results: &mut Results) {
     let mixes = || measured.series.iter().filter(move |s| s.speech == speech && s.part == "mixes");
-    for helped in mixes().filter(|s| matches!(s.way, Way::Batch(_))) {
+    for helped in mixes().filter(|s| matches!(s.path, Path::Batch(_))) {
         let same = |s: &&Series| {
-            s.way == Way::Plain && (s.value_size, s.get_ratio) == (helped.value_size, helped.get_ratio)
+            s.path == Path::Plain && (s.value_size, s.get_ratio) == (helped.value_size, helped.get_ratio)
         };
         let Some(plain) = mixes().find(same) else { continue };
         let gains = paired_ratios(&plain.server_us(), &helped.server_us());
-        let mut row = Row::new(&helped.way.name(), "direct_over_helped", "×", &gains)
+        let mut row = Row::new(&helped.path.name(), "direct_over_helped", "×", &gains)
             .param("server", speech.to_string())
             .param("request", request_name(helped.get_ratio))
             .param("value_bytes", helped.value_size);
@@ -196,10 +193,10 @@ mod tests {
         Cost { used, requests: 10_000, ..Cost::default() }
     }
 
-    fn series(way: Way, part: &'static str, us: &[f64]) -> Series {
+    fn series(path: Path, part: &'static str, us: &[f64]) -> Series {
         let costs = us.iter().map(|&us| (us > 0.0).then(|| cost(us))).collect();
         let spoilt = us.iter().filter(|us| **us <= 0.0).map(|_| "a stall".to_owned()).collect();
-        Series { speech: Speech::Memcached, way, value_size: 64, get_ratio: 1.0, part, costs, spoilt }
+        Series { speech: Speech::Memcached, path, value_size: 64, get_ratio: 1.0, part, costs, spoilt }
     }
 
     fn stated(series: Vec<Series>) -> Results {
@@ -212,7 +209,7 @@ mod tests {
         let mut measured =
             Measured { series, idle: vec![idle], tally: Tally::default(), driven: 5, ..Measured::default() };
         let mut results = Results::new("server-cost", Machine::default());
-        state(&mut measured, &Effort::full(), &mut results);
+        add_results(&mut measured, &Effort::full(), &mut results);
         results
     }
 
@@ -221,10 +218,10 @@ mod tests {
         let mut shim = vec![5.1; 15];
         shim[3] = 0.0;
         let results = stated(vec![
-            series(Way::Plain, "pairs", &[5.0; 15]),
-            series(Way::Shim, "pairs", &shim),
-            series(Way::Plain, "batches", &[6.0; 5]),
-            series(Way::Batch(200), "batches", &[0.5; 5]),
+            series(Path::Plain, "pairs", &[5.0; 15]),
+            series(Path::Shim, "pairs", &shim),
+            series(Path::Plain, "batches", &[6.0; 5]),
+            series(Path::Batch(200), "batches", &[0.5; 5]),
         ]);
         let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).unwrap();
         let shim = ratio("memcached_shim_over_plain");
@@ -246,11 +243,11 @@ mod tests {
     #[test]
     fn encryption_is_compared_within_rounds_of_the_same_batches() {
         let results = stated(vec![
-            series(Way::Batch(20), "batches", &[9.0; 5]),
-            series(Way::Batch(20), "links", &[2.1; 15]),
-            series(Way::Unencrypted(20), "links", &[2.0; 15]),
-            series(Way::Batch(200), "links", &[0.5; 4]),
-            series(Way::Unencrypted(200), "links", &[0.5; 4]),
+            series(Path::Batch(20), "batches", &[9.0; 5]),
+            series(Path::Batch(20), "links", &[2.1; 15]),
+            series(Path::Unencrypted(20), "links", &[2.0; 15]),
+            series(Path::Batch(200), "links", &[0.5; 4]),
+            series(Path::Unencrypted(200), "links", &[0.5; 4]),
         ]);
         let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).unwrap();
         let small = ratio("encrypted_over_plain_links_20");
@@ -267,9 +264,9 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_said() {
-        let mut plain = series(Way::Plain, "mixes", &[10.0; 3]);
-        let mut helped = series(Way::Batch(20), "mixes", &[12.0; 3]);
+    fn a_ratio_below_one_has_a_note() {
+        let mut plain = series(Path::Plain, "mixes", &[10.0; 3]);
+        let mut helped = series(Path::Batch(20), "mixes", &[12.0; 3]);
         (plain.value_size, helped.value_size) = (4096, 4096);
         let results = stated(vec![plain, helped]);
         let row = results.rows.iter().find(|r| r.metric == "direct_over_helped").unwrap();

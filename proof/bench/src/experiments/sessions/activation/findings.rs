@@ -1,11 +1,10 @@
-//! What was seen, as rows.
+//! Results of `activation` as rows.
 
-use super::{Course, Effort, Known, Policy, Seen};
+use super::{Course, Effort, Known, Policy, RunResult};
 use crate::results::{Results, Row, few, left_out};
 
-/// Rounds that a figure needs.
 const ROUNDS_MIN: usize = 3;
-/// The decision by which all but a group's first few are told to move.
+/// Name of the decision to move all sessions of a group; only the canaries have moved before.
 pub(super) const ALL_MOVE: &str = "rest_moves";
 
 const OVER: &str = "100 ms, by intended time, in which p99 of all requests was over the SLA";
@@ -13,12 +12,11 @@ const SWITCHES: &str = "moves of all sessions, between server and helpers and fr
                         expected ≤ 2 in 60 s";
 const RELIEVED: &str = "from the burst until three seconds in a row have a p99 within the SLA, as in burst; expected ≤ \
                         drain floor + 1,000";
-const FLOOR: &str = "the least time in which the backlog can drain that gathered until most processes had told all of \
-                     their sessions to move";
+const FLOOR: &str = "the least time in which the backlog can drain that gathered until most processes had decided to \
+                     move all of their sessions";
 
-/// States everything.
-pub(super) fn state(
-    series: &[(Course, Policy, Vec<Seen>)],
+pub(super) fn add_results(
+    series: &[(Course, Policy, Vec<RunResult>)],
     known: &Known,
     effort: &Effort,
     results: &mut Results,
@@ -35,8 +33,8 @@ pub(super) fn state(
     }
 }
 
-fn rows(course: Course, policy: Policy, seen: &[Seen], effort: &Effort, results: &mut Results) {
-    let good: Vec<&Seen> = seen.iter().filter(|seen| seen.spoilt.is_none()).collect();
+fn rows(course: Course, policy: Policy, seen: &[RunResult], effort: &Effort, results: &mut Results) {
+    let good: Vec<&RunResult> = seen.iter().filter(|seen| seen.spoilt.is_none()).collect();
     let reasons: Vec<String> = seen.iter().filter_map(|seen| seen.spoilt.clone()).collect();
     let spoilt = left_out(&reasons, seen.len());
     let few = few(good.len(), "runs", ROUNDS_MIN);
@@ -44,7 +42,7 @@ fn rows(course: Course, policy: Policy, seen: &[Seen], effort: &Effort, results:
         Course::Swing => ("swing", effort.swing.as_secs()),
         Course::Burst => ("burst", effort.burst.as_secs()),
     };
-    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>, note: &str| {
+    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&RunResult) -> Option<f64>, note: &str| {
         let values: Vec<f64> = good.iter().filter_map(|seen| value(seen)).collect();
         let missing = good.len() - values.len();
         let missing = (missing > 0).then(|| format!("{missing} of {} runs have none", good.len()));
@@ -81,11 +79,11 @@ fn rows(course: Course, policy: Policy, seen: &[Seen], effort: &Effort, results:
         row(
             "all_told_ms",
             "ms",
-            &|seen| seen.all_told_ms.map(|ms| ms as f64),
+            &|seen| seen.all_moving_ms.map(|ms| ms as f64),
             "to the decision by which half of the processes move whole",
         );
         row("drain_floor_ms", "ms", &|seen| seen.floor_ms, FLOOR);
-        let over_floor = |seen: &Seen| Some(seen.over_sla_ms as f64 - seen.floor_ms?);
+        let over_floor = |seen: &RunResult| Some(seen.over_sla_ms as f64 - seen.floor_ms?);
         row("time_over_sla_beyond_floor_ms", "ms", &over_floor, "expected ≤ 1,000");
     }
 }
@@ -103,7 +101,7 @@ mod tests {
     const KNOWN: Known =
         Known { sla_us: 1_000, threshold_per_s: 8_000.0, direct_per_s: 8_000.0, helped_per_s: 20_000.0 };
 
-    /// A burst at 5 s that is late until 5.6 s.
+    /// A burst at 5 s, with late replies until 5.6 s.
     fn report() -> Report {
         let bin = |at_ms: u64| {
             let mut bin = Bin { at_ms, offered: 100, ..Bin::default() };
@@ -124,28 +122,28 @@ mod tests {
 
     #[test]
     fn a_burst_is_late_until_it_is_relieved() {
-        let seen = Seen::of(&report(), (5_000, 10_000), Course::Burst, &KNOWN);
+        let seen = RunResult::of(&report(), (5_000, 10_000), Course::Burst, &KNOWN);
         assert_eq!((seen.over_sla_ms, seen.switches_per_client), (600, 1.0));
-        assert_eq!((seen.decided_ms, seen.all_told_ms), (Some(400), Some(400)));
-        assert_eq!((seen.late.as_str(), seen.relieved_ms), ("0.0–0.6", Some(600)));
-        assert_eq!(seen.made, BTreeMap::from([("rest_moves".into(), 1)]));
-        // 4,000/s too many for 0.4 s, drained at 8,000/s.
+        assert_eq!((seen.decided_ms, seen.all_moving_ms), (Some(400), Some(400)));
+        assert_eq!((seen.late_spans.as_str(), seen.relieved_ms), ("0.0–0.6", Some(600)));
+        assert_eq!(seen.decisions, BTreeMap::from([("rest_moves".into(), 1)]));
+        // A backlog of 4,000/s for 0.4 s drains at 8,000/s.
         assert_eq!(seen.floor_ms, Some(200.0));
         let within = Known { direct_per_s: 12_000.0, ..KNOWN };
-        let seen = Seen::of(&report(), (5_000, 10_000), Course::Burst, &within);
-        assert_eq!(seen.floor_ms, Some(0.0), "late, but nothing gathers");
+        let seen = RunResult::of(&report(), (5_000, 10_000), Course::Burst, &within);
+        assert_eq!(seen.floor_ms, Some(0.0), "the direct server can serve the burst: no backlog");
         assert_eq!(decided_after("12.5 s: group 0: word: x", 12_000), Some((500, "word")));
         assert_eq!(decided_after("12.5 s: group 0: word: x", 13_000), None);
         assert_eq!(decided_after("nonsense", 0), None);
     }
 
     #[test]
-    fn rows_are_of_good_runs_and_say_what_is_missing() {
-        let good = Seen { over_sla_ms: 600, floor_ms: Some(200.0), ..Seen::default() };
-        let spoilt = Seen { spoilt: Some("a stall".into()), over_sla_ms: 9_000, ..Seen::default() };
+    fn rows_contain_valid_runs_and_note_missing_figures() {
+        let good = RunResult { over_sla_ms: 600, floor_ms: Some(200.0), ..RunResult::default() };
+        let spoilt = RunResult { spoilt: Some("a stall".into()), over_sla_ms: 9_000, ..RunResult::default() };
         let series = [(Course::Burst, Policy::Decides, vec![good.clone(), good.clone(), good, spoilt])];
         let mut results = Results::new("activation", Machine::default());
-        state(&series, &KNOWN, &Effort::full(), &mut results);
+        add_results(&series, &KNOWN, &Effort::full(), &mut results);
         let row = |metric: &str| results.rows.iter().find(|row| row.metric == metric).unwrap();
         assert!(row("time_over_sla_ms").valid && row("time_over_sla_ms").max == Some(600.0));
         assert_eq!(row("time_over_sla_beyond_floor_ms").median, Some(400.0));

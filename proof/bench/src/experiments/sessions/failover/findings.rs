@@ -1,29 +1,26 @@
-//! What was seen, as rows and checks.
+//! Results of `failover` as rows and checks.
 
-use super::{Effort, Fault, Seen};
+use super::{Effort, Fault, RunResult};
 use crate::results::{Check, Results, Row, few, left_out};
 
-/// Rounds that a figure needs.
 const ROUNDS_MIN: usize = 5;
-/// How the words of the metrics are meant.
 const RECOVERED: &str = "from the fault to the first moment, looked for every 10 ms, from which three 100 ms bins in a \
                          row each have ≥ 95 % of the throughput of the second before; counted are right replies within \
                          50 ms, by the time at which they were due";
 const THROUGHPUT: &str =
     "the same, counting all right replies by the time at which they came: a backlog helps";
 const LOST: &str = "requests without a reply when the run ended";
-const REPEATED: &str = "bytes that nobody asked for: a session has one request under way, so a reply that comes again is \
-                        either too long, or there is no request for it, or it shifts all later ones";
-const REORDERED: &str = "replies that are not the one asked for: values follow from their key, and the reply names it, so \
-                         an altered byte, another request's reply and one that was missed all show";
+const REPEATED: &str = "bytes without a pending request: a session has one request under way, so a repeated reply \
+                        is either too long, or has no request, or shifts all later ones";
+const REORDERED: &str = "replies to another request: values follow from their key, and the reply names it, so an \
+                         altered byte, another request's reply and a missing reply are all found";
 
-/// States everything.
-pub(super) fn state(series: &[(Fault, Vec<Seen>); 3], effort: &Effort, results: &mut Results) {
+pub(super) fn add_results(series: &[(Fault, Vec<RunResult>); 3], effort: &Effort, results: &mut Results) {
     for (fault, seen) in series {
         rows(*fault, seen, effort, results);
     }
     let all = || series.iter().flat_map(|(_, seen)| seen);
-    let sum = |count: fn(&Seen) -> u64| all().map(count).sum::<u64>();
+    let sum = |count: fn(&RunResult) -> u64| all().map(count).sum::<u64>();
     let of = format!("{} replies", sum(|seen| seen.replies));
     let trouble = all().flat_map(|seen| &seen.troubles).find(|what| !what.contains("not carried any more"));
     for (name, count) in [
@@ -44,8 +41,8 @@ pub(super) fn state(series: &[(Fault, Vec<Seen>); 3], effort: &Effort, results: 
     results.checks.push(Check::new("faults_felt", felt == runs, detail));
 }
 
-fn rows(fault: Fault, seen: &[Seen], effort: &Effort, results: &mut Results) {
-    let good: Vec<&Seen> = seen.iter().filter(|seen| seen.spoilt.is_none()).collect();
+fn rows(fault: Fault, seen: &[RunResult], effort: &Effort, results: &mut Results) {
+    let good: Vec<&RunResult> = seen.iter().filter(|seen| seen.spoilt.is_none()).collect();
     let reasons: Vec<String> = seen.iter().filter_map(|seen| seen.spoilt.clone()).collect();
     let spoilt = left_out(&reasons, seen.len());
     let name = fault.name();
@@ -56,11 +53,11 @@ fn rows(fault: Fault, seen: &[Seen], effort: &Effort, results: &mut Results) {
             .param("offered_per_s", effort.rate_per_s)
     };
     let few = few(good.len(), "runs", ROUNDS_MIN);
-    let never = |value: fn(&Seen) -> Option<u64>| {
+    let never = |value: fn(&RunResult) -> Option<u64>| {
         let never = good.iter().filter(|seen| value(seen).is_none()).count();
         (never > 0).then(|| format!("{never} of {} runs did not get there", good.len()))
     };
-    let mut row = |metric: &str, value: fn(&Seen) -> Option<u64>, note: &str| {
+    let mut row = |metric: &str, value: fn(&RunResult) -> Option<u64>, note: &str| {
         let values: Vec<f64> = good.iter().filter_map(|seen| value(seen)).map(|ms| ms as f64).collect();
         let row = base(&format!("{metric}_{name}"), "ms", &values).note(note);
         results.rows.push(row.void_if(never(value)).void_if(few.clone()).note(&spoilt));
@@ -75,7 +72,7 @@ fn rows(fault: Fault, seen: &[Seen], effort: &Effort, results: &mut Results) {
     row("first_carried_on_ms", |seen| seen.carried_on_ms.map(|(first, _)| first), "");
     row("all_carried_on_ms", |seen| seen.carried_on_ms.map(|(_, last)| last), "");
     row("silence_ms", |seen| Some(seen.silence_ms), "the longest time without any reply");
-    let mut row = |metric: &str, unit: &str, value: fn(&Seen) -> f64, note: &str| {
+    let mut row = |metric: &str, unit: &str, value: fn(&RunResult) -> f64, note: &str| {
         let values: Vec<f64> = good.iter().map(|seen| value(seen)).collect();
         results.rows.push(base(metric, unit, &values).note(note).note(&spoilt));
     };
@@ -92,8 +89,8 @@ fn rows(fault: Fault, seen: &[Seen], effort: &Effort, results: &mut Results) {
         |seen| seen.stalled_ms,
         "while the run was looked at after the fault, all cores",
     );
-    // These hold whatever the machine did.
-    let mut row = |metric: &str, value: fn(&Seen) -> u64, note: &str| {
+    // Counts of spoilt runs are valid too: disturbances of the machine must not lose or repeat bytes.
+    let mut row = |metric: &str, value: fn(&RunResult) -> u64, note: &str| {
         let values: Vec<f64> = seen.iter().map(|seen| value(seen) as f64).collect();
         results.rows.push(base(metric, "each run", &values).note(note));
     };
@@ -117,27 +114,27 @@ mod tests {
     use super::*;
     use crate::machine::Machine;
 
-    fn seen(recovered_ms: Option<u64>, lost: u64) -> Seen {
-        Seen {
+    fn seen(recovered_ms: Option<u64>, lost: u64) -> RunResult {
+        RunResult {
             recovered_ms,
             lost,
             carried_on: 1_000,
             replies: 5,
             course: vec![(-100, 5_000.0), (0, 0.0)],
-            ..Seen::default()
+            ..RunResult::default()
         }
     }
 
-    fn stated(kill: Vec<Seen>, cut: Vec<Seen>) -> Results {
+    fn stated(kill: Vec<RunResult>, cut: Vec<RunResult>) -> Results {
         let mut results = Results::new("failover", Machine::default());
         let series = [(Fault::Kill, kill), (Fault::Stop, Vec::new()), (Fault::Cut, cut)];
-        state(&series, &Effort::full(), &mut results);
+        add_results(&series, &Effort::full(), &mut results);
         results
     }
 
     #[test]
     fn figures_are_of_good_runs_and_checks_of_all() {
-        let spoilt = Seen { spoilt: Some("a stall".into()), ..seen(Some(900), 1) };
+        let spoilt = RunResult { spoilt: Some("a stall".into()), ..seen(Some(900), 1) };
         let mut runs = vec![seen(Some(80), 0); 5];
         runs.push(spoilt);
         let results = stated(runs, vec![seen(None, 0)]);
@@ -155,8 +152,8 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_that_nobody_felt_was_none() {
-        let results = stated(vec![Seen { carried_on: 0, ..seen(Some(80), 0) }], Vec::new());
+    fn a_fault_that_moved_no_session_fails_a_check() {
+        let results = stated(vec![RunResult { carried_on: 0, ..seen(Some(80), 0) }], Vec::new());
         assert!(!results.passed());
     }
 }

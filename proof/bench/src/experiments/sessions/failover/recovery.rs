@@ -1,28 +1,28 @@
-//! When clients have recovered from a fault, as functions over the generators' bins.
+//! Recovery of clients from a fault, computed from the load generators' bins.
 
 use spillway_load::report::Bin;
 
-/// Moments that are looked at lie so far apart: the width of the generators' bins, in ms.
+/// Width of the generators' bins, and the resolution of recovery times, in ms.
 pub const GRID_MS: u64 = 10;
-/// The paper's bins, in ms.
+/// Width of the paper's bins, in ms.
 pub const BIN_MS: u64 = 100;
-/// So many of them in a row have to be good.
+/// Good bins in a row that mean recovery.
 const BINS_GOOD: u64 = 3;
-/// Good is this share of what there was before.
+/// Share of the figure before the fault that a good bin has.
 const SHARE_GOOD: f64 = 0.95;
-/// "Before": this long, in ms, and so long before the fault that what it delayed is not in it.
+/// Length of the reference span before the fault, in ms.
 pub const BEFORE_MS: u64 = 1_000;
+/// Gap between the reference span and the fault, in ms: requests that the fault delayed are not in the span.
 const CLEAR_MS: u64 = 100;
 
-/// What is counted.
 pub type Figure = fn(&Bin) -> u64;
 
-/// Right replies that came, whenever they were asked for.
+/// Correct replies by the time of the reply.
 pub fn replied(bin: &Bin) -> u64 {
     bin.replied
 }
 
-/// Requests, by the time at which they were due, whose right reply came in time.
+/// Requests with a correct reply in time, by the time at which they were due.
 pub fn timely(bin: &Bin) -> u64 {
     [&bin.direct, &bin.helped].iter().map(|carried| carried.answered - carried.late - carried.wrong).sum()
 }
@@ -31,20 +31,21 @@ fn sum(bins: &[Bin], from_ms: u64, to_ms: u64, figure: Figure) -> u64 {
     bins.iter().filter(|bin| (from_ms..to_ms).contains(&bin.at_ms)).map(figure).sum()
 }
 
-/// The figure in 100 ms before the fault, on average over a second.
+/// The figure in [`BIN_MS`] before the fault: the mean over the reference span.
 pub fn before(bins: &[Bin], fault_ms: u64, figure: Figure) -> f64 {
     let to_ms = (fault_ms - fault_ms % GRID_MS).saturating_sub(CLEAR_MS);
     let from_ms = to_ms.saturating_sub(BEFORE_MS);
     sum(bins, from_ms, to_ms, figure) as f64 * BIN_MS as f64 / BEFORE_MS as f64
 }
 
-/// From the fault to the first moment, looked for every 10 ms, from which three bins of 100 ms in a row each have at
-/// least 95 % of what there was before. `None` if there was no such moment until `end_ms`.
+/// Time from the fault to the first moment, in steps of [`GRID_MS`], from which [`BINS_GOOD`] bins of [`BIN_MS`] in a
+/// row each have at least [`SHARE_GOOD`] of the figure before the fault. `None` without such a moment before `end_ms`.
 pub fn recovered_ms(bins: &[Bin], fault_ms: u64, end_ms: u64, figure: Figure) -> Option<u64> {
-    let wanted = SHARE_GOOD * before(bins, fault_ms, figure);
+    let good_min = SHARE_GOOD * before(bins, fault_ms, figure);
     let good = |at_ms: u64| {
         let mut starts = (0..BINS_GOOD).map(|n| at_ms + n * BIN_MS);
-        wanted > 0.0 && starts.all(|from_ms| sum(bins, from_ms, from_ms + BIN_MS, figure) as f64 >= wanted)
+        good_min > 0.0
+            && starts.all(|from_ms| sum(bins, from_ms, from_ms + BIN_MS, figure) as f64 >= good_min)
     };
     let last_ms = end_ms.checked_sub(BINS_GOOD * BIN_MS)?;
     let first_ms = fault_ms - fault_ms % GRID_MS;
@@ -52,14 +53,14 @@ pub fn recovered_ms(bins: &[Bin], fault_ms: u64, end_ms: u64, figure: Figure) ->
     Some(at_ms.saturating_sub(fault_ms))
 }
 
-/// When sessions were carried on, in ms since the fault: the first, and the last of them. `None` if none was.
+/// When the first and the last session moved to another helper, in ms since the fault. `None` if no session moved.
 pub fn carried_on_ms(bins: &[Bin], fault_ms: u64, end_ms: u64) -> Option<(u64, u64)> {
     let within =
         |bin: &&Bin| bin.carried_on > 0 && (fault_ms - fault_ms % GRID_MS..end_ms).contains(&bin.at_ms);
     let mut moments = bins.iter().filter(within).map(|bin| bin.at_ms);
     let first = moments.next()?;
     let last = moments.next_back().unwrap_or(first);
-    // A bin's end is when all in it had happened.
+    // The last move happened before the end of its bin.
     Some((first.saturating_sub(fault_ms), (last + GRID_MS).saturating_sub(fault_ms)))
 }
 
@@ -74,7 +75,7 @@ pub fn silence_ms(bins: &[Bin], fault_ms: u64, end_ms: u64) -> u64 {
     longest
 }
 
-/// The figure by 100 ms, as (bin's beginning in ms since the fault, figure each second).
+/// The figure in steps of [`BIN_MS`], as (start of the step in ms since the fault, figure a second).
 pub fn course(bins: &[Bin], fault_ms: u64, span_ms: (i64, i64), figure: Figure) -> Vec<(i64, f64)> {
     let zero_ms = (fault_ms - fault_ms % GRID_MS).cast_signed();
     (span_ms.0..span_ms.1)
@@ -92,7 +93,7 @@ mod tests {
 
     const FAULT_MS: u64 = 2_003;
 
-    /// Ten replies in 10 ms, but those that `replies` says for a time after 2 s.
+    /// Bins with ten requests each. `replies` returns (replies, requests replied in time) by ms since 2 s; ten before.
     fn bins(replies: impl Fn(u64) -> (u64, u64)) -> Vec<Bin> {
         let bin = |n: u64| {
             let at_ms = n * GRID_MS;
@@ -110,19 +111,23 @@ mod tests {
         assert_eq!(before(&fine, FAULT_MS, replied), 100.0);
         assert_eq!(recovered_ms(&fine, FAULT_MS, 4_000, replied), Some(0));
         let late = bins(|at| if at < 180 { (0, 0) } else { (10, 10) });
-        // One missing bin of the grid is 10 %: no sooner than that.
+        // One empty bin of the grid is 10 % of a bin, more than the tolerated 5 %.
         assert_eq!(recovered_ms(&late, FAULT_MS, 4_000, timely), Some(177));
         assert_eq!(silence_ms(&late, FAULT_MS, 4_000), 180);
-        // A relapse within the three bins puts it off until it is over.
+        // A relapse within the three bins delays recovery to its end.
         let relapse = bins(|at| if at < 50 || (300..320).contains(&at) { (0, 0) } else { (10, 10) });
         assert_eq!(recovered_ms(&relapse, FAULT_MS, 4_000, timely), Some(317));
         assert_eq!(recovered_ms(&bins(|_| (9, 9)), FAULT_MS, 4_000, timely), None);
-        assert_eq!(recovered_ms(&bins(|_| (10, 10)), FAULT_MS, 2_200, timely), None, "too short to tell");
+        assert_eq!(
+            recovered_ms(&bins(|_| (10, 10)), FAULT_MS, 2_200, timely),
+            None,
+            "shorter than three bins"
+        );
     }
 
     #[test]
-    fn a_backlog_that_comes_at_once_is_throughput_and_not_in_time() {
-        // Nothing for 150 ms, then all of it.
+    fn replies_to_a_backlog_are_throughput_but_not_in_time() {
+        // No reply for 150 ms, then the whole backlog.
         let burst = bins(|at| match at {
             0..150 => (0, 0),
             150 => (160, 10),

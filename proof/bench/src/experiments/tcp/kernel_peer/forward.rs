@@ -1,4 +1,4 @@
-//! A cable between two interfaces: what one kernel sends is given to the other.
+//! A cable between two TAP interfaces: forwards frames in both directions.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use spillway_transport::Time;
 use spillway_xdp::{Device, Endpoint, Stop, Tap};
 
-/// One interface, in a loop that has to wake up for the other one as well.
+/// An interface whose `wait` also wakes up for frames of a second one.
 #[derive(Debug)]
 pub struct Watching {
     tap: Tap,
@@ -16,13 +16,12 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// This interface, and wakes up for both.
+    /// Reads and writes `tap`, and waits for both. Fails if the descriptor of `other` cannot be duplicated.
     pub fn new(tap: Tap, other: &Tap) -> io::Result<Watching> {
         let other = other.as_fd().try_clone_to_owned()?;
         Ok(Watching { tap, other })
     }
 
-    /// The interface.
     pub fn into_tap(self) -> Tap {
         self.tap
     }
@@ -51,29 +50,27 @@ impl Device for Watching {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        let gone = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
-        if fds[..2].iter().any(|fd| fd.revents().intersects(gone)) {
-            return Err(io::Error::new(io::ErrorKind::NotConnected, "an interface is gone"));
+        let failed = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
+        if fds[..2].iter().any(|fd| fd.revents().intersects(failed)) {
+            return Err(io::Error::new(io::ErrorKind::NotConnected, "a TAP interface was removed"));
         }
         Ok(())
     }
 }
 
-/// The other interface, as what talks through the first.
+/// The second interface of the cable, as the endpoint of the first.
 #[derive(Debug)]
 pub struct Forward {
     tap: Tap,
-    /// Why it is gone.
     error: Option<io::Error>,
 }
 
 impl Forward {
-    /// To and from this interface.
     pub fn new(tap: Tap) -> Forward {
         Forward { tap, error: None }
     }
 
-    /// The interface, unless it is gone.
+    /// The interface, or the error that stopped forwarding.
     pub fn into_tap(self) -> io::Result<Tap> {
         self.error.map_or(Ok(self.tap), Err)
     }

@@ -1,4 +1,4 @@
-//! What the application on the user-level stack does with its connection, one at a time.
+//! The application on the user-level stack: source, sink or echo, with one connection at a time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,74 +7,66 @@ use spillway_transport::{Application, Conn, Event, Time, Transport};
 
 use super::pattern;
 
-/// Bytes that a connection is granted ahead: the largest window that the stack tells by default.
+/// Credit of a new connection: the stack's default limit of the receive window.
 pub const GRANT_BYTES: u32 = 1 << 20;
 
-/// What the application does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Role {
-    /// Sends the pattern for so long, then finishes.
+    /// Sends the pattern for this time, then finishes.
     Source(Duration),
-    /// Takes the pattern, and counts what comes within so long.
+    /// Receives the pattern; counts the bytes of this time after the first one.
     Sink(Duration),
-    /// Sends back what comes.
     Echo,
 }
 
-/// How far behind what came the gate is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gate {
-    /// A byte is released so long after it came.
+    /// From the arrival of a byte to its release.
     pub delay: Duration,
-    /// What an echo sends back waits as long, as if whoever releases had answered.
+    /// Whether an echo sends bytes back only when they are released, like a server that acknowledges with its answer.
     pub replies_wait: bool,
 }
 
-/// What was seen of a stream of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stream {
-    /// All bytes.
     pub bytes: u64,
-    /// Those within the time that is measured.
+    /// Bytes within the measured time.
     pub counted: u64,
-    /// Those within the second half of it.
+    /// Bytes within the second half of the measured time.
     pub late: u64,
-    /// Pieces with a byte that is not the pattern's.
+    /// Received pieces that differ from the pattern.
     pub wrong: u64,
 }
 
 impl Stream {
-    /// Bytes that came with so much left of the time that is measured.
+    /// Counts bytes that arrived with `left` of the measured time `length` remaining.
     pub fn count(&mut self, bytes: usize, left: Duration, length: Duration) {
         self.counted += if left.is_zero() { 0 } else { bytes as u64 };
         self.late += if left.is_zero() || left > length / 2 { 0 } else { bytes as u64 };
     }
 }
 
-/// The application.
 #[derive(Debug)]
 pub struct Roles {
     role: Role,
     gate: Option<Gate>,
     is_listening: bool,
     conn: Option<Conn>,
-    /// When counting or sending ends; set by the first byte or the opening.
+    /// End of counting or sending; set by the first byte or when the connection opens.
     until: Option<Time>,
-    /// What comes.
     pub received: Stream,
-    /// Bytes that were given to the stack.
+    /// Bytes that the stack has accepted for sending.
     pub sent: u64,
-    /// What is to be sent back.
+    /// Received bytes that an echo has not sent back yet.
     waiting: VecDeque<u8>,
-    /// Releases to come: when, and through which offset.
+    /// Pending releases: time, and the stream offset up to which to release.
     releases: VecDeque<(Time, u64)>,
     has_finished: bool,
-    /// Connections that are over.
     pub ended: u64,
 }
 
 impl Roles {
-    /// Listens, and plays this role.
+    /// An application that begins to listen at its first timeout.
     pub fn new(role: Role, gate: Option<Gate>) -> Roles {
         Roles {
             role,
@@ -91,7 +83,6 @@ impl Roles {
         }
     }
 
-    /// Whether a connection has come and gone.
     pub fn is_over(&self) -> bool {
         self.ended > 0 && self.conn.is_none()
     }
@@ -106,7 +97,7 @@ impl Roles {
                 let is_right = begin + bytes.len() as u64 == end && pattern::is_right(begin, bytes);
                 self.received.wrong += u64::from(!is_right);
             }
-            // Whoever asked compares what comes back.
+            // The peer compares the bytes that it gets back.
             Role::Echo => self.waiting.extend(bytes),
             Role::Source(_) => self.received.wrong += 1,
         }
@@ -121,11 +112,10 @@ impl Roles {
         }
     }
 
-    /// Sends what is to be sent, as far as there is room.
+    /// Lets a source send as much as the stack accepts, or finish at the end of its time.
     fn pump<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         if let Role::Source(length) = self.role {
             let until = *self.until.get_or_insert(now + length);
-            // The time is the turn's: what there is room for was taken before it is over.
             if now < until {
                 return self.fill(conn, out);
             }
@@ -144,10 +134,9 @@ impl Roles {
         }
     }
 
-    /// Sends back so many bytes of what waits.
-    fn answer<T: Transport>(&mut self, conn: Conn, many: usize, out: &mut T) {
-        let many = many.min(self.waiting.len());
-        let taken = out.send(conn, &self.waiting.make_contiguous()[..many]);
+    fn answer<T: Transport>(&mut self, conn: Conn, bytes_max: usize, out: &mut T) {
+        let bytes_max = bytes_max.min(self.waiting.len());
+        let taken = out.send(conn, &self.waiting.make_contiguous()[..bytes_max]);
         self.waiting.drain(..taken);
         self.sent += taken as u64;
     }
@@ -179,7 +168,7 @@ impl Application for Roles {
         match event {
             Event::Data { end, bytes } => self.take(now, conn, end, bytes, out),
             Event::Finished => {
-                // The end counts one.
+                // The FIN takes one offset (RFC 9293, 3.4).
                 self.release_later(now, conn, self.received.bytes + 1, out);
                 if !matches!(self.role, Role::Source(_)) {
                     self.finish(conn, out);
@@ -208,9 +197,8 @@ impl Application for Roles {
             let Some(conn) = self.conn else { continue };
             out.release(conn, through);
             if self.replies_wait() {
-                // All before `through` was answered once this is sent.
-                let many = through.min(self.received.bytes).saturating_sub(self.sent);
-                self.answer(conn, usize::try_from(many).unwrap_or(usize::MAX), out);
+                let bytes_max = through.min(self.received.bytes).saturating_sub(self.sent);
+                self.answer(conn, usize::try_from(bytes_max).unwrap_or(usize::MAX), out);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The loop of one measurement, in a thread: the stack behind an interface, or a cable between two.
+//! The event loop of one measurement, in a thread of its own: the stack behind an interface, or a cable between two.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -20,40 +20,35 @@ use spillway_xdp::{
 
 use super::forward::{Forward, Watching};
 use super::roles::{Role, Roles, Stream};
-use super::{MTU, PATIENCE, Plan, Sender};
+use super::{MTU, Plan, Sender, TIMEOUT};
 use crate::error::Error;
 
-/// The stack's address on its cable; not its interface's, for it has none.
+/// The stack's MAC address. The kernel's end of the TAP interface has another one.
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
-/// Ethernet, IPv4 and TCP headers with timestamps: the least that comes before payload.
+/// Ethernet, IPv4 and TCP headers with timestamps: the smallest headers of a segment with payload.
 const HEADERS_BYTES: usize = 14 + 20 + 32;
-/// How often a loop that ends looks whether it is over.
-const ENDING: Duration = Duration::from_millis(1);
+/// Longest wait of a loop that was told to stop, between two checks whether its endpoint is done.
+const STOP_POLL: Duration = Duration::from_millis(1);
 
-/// What a loop saw and used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Used {
-    /// Of its thread's time, that on a CPU.
+    /// CPU time of the thread as a share of its running time.
     pub loop_share: f64,
     pub faulted: Faulted,
-    /// Bytes that the application on the stack has sent.
     pub sent: u64,
-    /// What it has received.
     pub received: Stream,
-    /// What the stack counted as a sender.
     pub sender: Sender,
-    /// Connections that it gave up or that the peer reset, and frames that it could not read.
+    /// Connections that were given up or reset, and malformed frames.
     pub trouble: u64,
 }
 
-/// A loop that runs, and gives its interfaces back.
+/// A running loop; [`Running::stop`] returns its interfaces.
 pub(super) struct Running<T> {
     stop: Stop,
     has_faults: Arc<AtomicBool>,
     thread: JoinHandle<Result<io::Result<(T, Used)>, LabError>>,
 }
 
-/// What a loop is made of.
 struct Loop {
     stop: Stop,
     has_faults: Arc<AtomicBool>,
@@ -62,7 +57,6 @@ struct Loop {
 }
 
 impl Running<Tap> {
-    /// A new stack with its application.
     pub fn stack(
         host: &Host,
         mut tap: Tap,
@@ -79,7 +73,7 @@ impl Running<Tap> {
         let stack = Stack::new(Time::ZERO, settings).map_err(|error| Error::Usage(error.to_string()))?;
         let application = Roles::new(role, plan.gate);
         Running::start(host, plan, move |work| {
-            let endpoint = Watched { hosted: Hosted { stack, application }, payload: 0, ending: None };
+            let endpoint = Counted { hosted: Hosted { stack, application }, payload: 0, stopped_at: None };
             let (tap, endpoint, used) = work.run(tap, endpoint)?;
             let Hosted { stack, application } = &endpoint.hosted;
             let again = endpoint.payload.saturating_sub(application.sent) as f64;
@@ -94,7 +88,7 @@ impl Running<Tap> {
 }
 
 impl Running<[Tap; 2]> {
-    /// A cable between the peer's interface, where faults are, and the other kernel's.
+    /// Starts a cable between the peer's interface, where faults are injected, and the other kernel's.
     pub fn cable(
         host: &Host,
         [mut peer, mut other]: [Tap; 2],
@@ -119,17 +113,17 @@ impl<T: Send + 'static> Running<T> {
         let stop =
             Stop::new().map_err(|cause| Error::System { what: "cannot start a loop".into(), cause })?;
         let has_faults = Arc::new(AtomicBool::new(false));
-        let parts = Loop {
+        let event_loop = Loop {
             stop: stop.clone(),
             has_faults: Arc::clone(&has_faults),
             faults: plan.faults,
             start: Instant::now(),
         };
-        let thread = host.thread(move || work(parts))?;
+        let thread = host.thread(move || work(event_loop))?;
         Ok(Running { stop, has_faults, thread })
     }
 
-    /// Ends it, and gives back what it had.
+    /// Stops the loop and waits until its endpoint is done. Returns the interfaces.
     pub fn stop(self) -> Result<(T, Used), Error> {
         self.stop.set();
         let ended = self.thread.join().map_err(|_| Error::process("the loop", "it panicked"))?;
@@ -138,22 +132,23 @@ impl<T: Send + 'static> Running<T> {
 }
 
 impl<T> Running<T> {
-    /// From the next frame on, things happen to frames.
+    /// Starts fault injection in the next turn.
     pub fn begin_faults(&self) {
         self.has_faults.store(true, Ordering::Release);
     }
 }
 
 impl Loop {
-    /// Takes turns until it is stopped, and for as long as the endpoint is not done.
-    fn run<D: Device, E: Endings>(&self, device: D, mut endpoint: E) -> io::Result<(D, E, Used)> {
+    /// Runs until the loop was told to stop and the endpoint is done.
+    fn run<D: Device, E: Finish>(&self, device: D, mut endpoint: E) -> io::Result<(D, E, Used)> {
         let clean = FaultsOptions { seed: self.faults.seed, ..FaultsOptions::default() };
         let mut driver = Driver::new(Faults::new(device, clean));
         let mut is_clean = true;
         let cpu_start = cpu();
         let mut loop_share = None;
-        // Never set: once the loop is told to stop, it waits for what its endpoint has left, in short pieces.
-        let calm = Stop::new()?;
+        // Never set. After `self.stop` is set, waiting for it would return at once; the loop waits for this one
+        // instead.
+        let never = Stop::new()?;
         loop {
             if is_clean && self.has_faults.load(Ordering::Acquire) {
                 is_clean = false;
@@ -176,7 +171,7 @@ impl Loop {
                 match is_ending {
                     true => driver
                         .device_mut()
-                        .wait(Some(timeout.map_or(ENDING, |time| time.min(ENDING))), &calm)?,
+                        .wait(Some(timeout.map_or(STOP_POLL, |time| time.min(STOP_POLL))), &never)?,
                     false => driver.device_mut().wait(timeout, &self.stop)?,
                 }
             }
@@ -188,35 +183,34 @@ impl Loop {
     }
 }
 
-/// An endpoint that may have something to do yet when it is told to stop.
-trait Endings: Endpoint {
-    /// Whether nothing is left to do, or it has taken too long.
+/// An endpoint that may have unfinished work when the loop is told to stop.
+trait Finish: Endpoint {
+    /// Whether the work is finished or its time limit has passed. Called in each turn after the loop was told to stop.
     fn is_done(&mut self, now: Time) -> bool;
 }
 
-impl Endings for Forward {
+impl Finish for Forward {
     fn is_done(&mut self, _now: Time) -> bool {
         true
     }
 }
 
-/// The stack, and what it sends.
-struct Watched {
+/// The stack with its application, and a count of sent payload.
+struct Counted {
     hosted: Hosted<Roles>,
-    /// Bytes of payload in all frames sent: what is more than was given to the stack was sent again.
+    /// Payload bytes of all sent frames. The excess over [`Roles::sent`] was retransmitted.
     payload: u64,
-    /// When it was told to stop.
-    ending: Option<Time>,
+    stopped_at: Option<Time>,
 }
 
-impl Endings for Watched {
+impl Finish for Counted {
     fn is_done(&mut self, now: Time) -> bool {
-        let since = *self.ending.get_or_insert(now);
-        self.hosted.application.is_over() || now.since(since) > PATIENCE
+        let since = *self.stopped_at.get_or_insert(now);
+        self.hosted.application.is_over() || now.since(since) > TIMEOUT
     }
 }
 
-impl Endpoint for Watched {
+impl Endpoint for Counted {
     fn begin_turn(&mut self, now: Time) {
         self.hosted.begin_turn(now);
     }
@@ -240,7 +234,7 @@ impl Endpoint for Watched {
     }
 }
 
-/// Forgets what is left of an earlier measurement, before anybody sends what belongs to the next one.
+/// Discards frames of an earlier measurement.
 fn drain(tap: &mut Tap) -> Result<(), Error> {
     let mut buffer = vec![0; FRAME_BYTES_MAX];
     loop {
@@ -256,8 +250,7 @@ fn trouble(counters: &Counters) -> u64 {
     counters.given_up + counters.resets_received + counters.frames_malformed
 }
 
-/// CPU time of this thread.
 fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32) // below a second
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32) // below 10^9
 }

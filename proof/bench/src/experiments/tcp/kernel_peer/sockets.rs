@@ -1,4 +1,4 @@
-//! What programs on the kernel's sockets do with their connections.
+//! Programs on the kernel's sockets: source, sink, echo and client.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -11,12 +11,10 @@ use spillway_tcp::recovery::Algorithm;
 use super::pattern;
 use super::roles::Stream;
 
-/// So long a program waits for anything; nothing is as slow as that.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Of a message that is asked and answered.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+/// Size of a request, and of its answer.
 pub const MESSAGE_BYTES: usize = 64;
 
-/// As kernels call it.
 pub fn name_of(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::Cubic => "cubic",
@@ -24,8 +22,8 @@ pub fn name_of(algorithm: Algorithm) -> &'static str {
     }
 }
 
-/// What kernels and our stack can both use: CUBIC, where this kernel has it. Namespaces of a machine with another default
-/// may not have it by default, but a socket of root's may.
+/// A congestion control of both the kernel and our stack: CUBIC if this kernel has it, otherwise NewReno. Tries it on a
+/// socket of root, because the namespace's default and its allowed algorithms may exclude it.
 pub fn algorithm() -> io::Result<Algorithm> {
     let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     match set_tcp_congestion(&socket, name_of(Algorithm::Cubic)) {
@@ -35,15 +33,15 @@ pub fn algorithm() -> io::Result<Algorithm> {
     }
 }
 
-/// What programs of ordinary sockets do first.
+/// Sets the options of a new connection: congestion control, no Nagle delay, timeouts.
 pub fn prepare(stream: &TcpStream, algorithm: Algorithm) -> io::Result<()> {
     set_tcp_congestion(stream, name_of(algorithm))?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))
 }
 
-/// Sends the pattern for so long, then the end, and waits for the other's end: how many bytes it were.
+/// Sends the pattern for `length`, then FIN, and waits for the peer's FIN. Returns the number of sent bytes.
 pub fn send(mut stream: &TcpStream, length: Duration) -> io::Result<u64> {
     let (start, mut sent) = (Instant::now(), 0);
     while start.elapsed() < length {
@@ -52,29 +50,30 @@ pub fn send(mut stream: &TcpStream, length: Duration) -> io::Result<u64> {
     stream.shutdown(Shutdown::Write)?;
     match stream.read(&mut [0])? {
         0 => Ok(sent),
-        _ => Err(io::Error::other("a byte that nobody was to send")),
+        _ => Err(io::Error::other("received a byte on a connection that only sends")),
     }
 }
 
-/// Takes the pattern to its end, counts what comes within so long after the first byte, and ends as well.
+/// Receives the pattern up to FIN, then sends FIN. Counts the bytes of `length` after the first one.
 pub fn take(mut stream: &TcpStream, length: Duration) -> io::Result<Stream> {
     let (mut seen, mut until) = (Stream::default(), None);
     let mut buffer = vec![0; 256 * 1024];
     loop {
-        let many = stream.read(&mut buffer)?;
-        if many == 0 {
+        let count = stream.read(&mut buffer)?;
+        if count == 0 {
             stream.shutdown(Shutdown::Write)?;
             return Ok(seen);
         }
         let now = Instant::now();
         let until = *until.get_or_insert(now + length);
-        seen.count(many, until.saturating_duration_since(now), length);
-        seen.wrong += u64::from(!pattern::is_right(seen.bytes, &buffer[..many]));
-        seen.bytes += many as u64;
+        seen.count(count, until.saturating_duration_since(now), length);
+        seen.wrong += u64::from(!pattern::is_right(seen.bytes, &buffer[..count]));
+        seen.bytes += count as u64;
     }
 }
 
-/// Asks over and over for so long, one message at a time: how long each answer took, in ns, and how many were wrong.
+/// Sends requests for `length`, one at a time. Returns the latency of each answer in ns, and the number of wrong
+/// answers.
 pub fn ask(mut stream: &TcpStream, length: Duration) -> io::Result<(Vec<u64>, u64)> {
     let (start, mut took, mut wrong) = (Instant::now(), Vec::new(), 0);
     let mut answer = [0; MESSAGE_BYTES];
@@ -83,7 +82,7 @@ pub fn ask(mut stream: &TcpStream, length: Duration) -> io::Result<(Vec<u64>, u6
         let asked = Instant::now();
         stream.write_all(message)?;
         stream.read_exact(&mut answer)?;
-        took.push(asked.elapsed().as_nanos() as u64); // below PATIENCE
+        took.push(asked.elapsed().as_nanos() as u64); // about 2 × TIMEOUT at most
         wrong += u64::from(answer != message);
     }
     stream.shutdown(Shutdown::Write)?;
@@ -91,16 +90,16 @@ pub fn ask(mut stream: &TcpStream, length: Duration) -> io::Result<(Vec<u64>, u6
     Ok((took, wrong))
 }
 
-/// Sends back what comes, to its end.
+/// Sends received bytes back up to FIN. Returns their number.
 pub fn echo(mut stream: &TcpStream) -> io::Result<u64> {
     let (mut buffer, mut bytes) = (vec![0; 64 * 1024], 0);
     loop {
-        let many = stream.read(&mut buffer)?;
-        if many == 0 {
+        let count = stream.read(&mut buffer)?;
+        if count == 0 {
             stream.shutdown(Shutdown::Write)?;
             return Ok(bytes);
         }
-        stream.write_all(&buffer[..many])?;
-        bytes += many as u64;
+        stream.write_all(&buffer[..count])?;
+        bytes += count as u64;
     }
 }

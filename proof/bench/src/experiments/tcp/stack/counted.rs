@@ -1,5 +1,5 @@
-//! Instructions: this program runs itself under valgrind, which counts what happens inside one function. Not a clock: the
-//! same program gives the same count, whatever else the machine does.
+//! Instruction counts: this program runs itself under valgrind, which counts inside one function. Unlike times, counts
+//! do not depend on other work on the machine.
 
 use std::fmt;
 use std::path::Path;
@@ -12,15 +12,12 @@ use super::echo::System;
 use super::{echo, helper};
 use crate::error::Error;
 
-/// Counting takes about fifty times as long as running.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Timeout of one count; valgrind is about fifty times slower than the program alone.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Messages through an echo server.
     Echo(System),
-    /// Round trips through a helper.
     Helper,
 }
 
@@ -37,16 +34,18 @@ impl fmt::Display for Work {
 impl FromStr for Work {
     type Err = String;
 
-    fn from_str(word: &str) -> Result<Work, String> {
+    fn from_str(name: &str) -> Result<Work, String> {
         let all = [Work::Echo(System::Ours), Work::Echo(System::Smoltcp), Work::Helper];
-        all.into_iter().find(|work| work.to_string() == word).ok_or_else(|| format!("{word} is no work"))
+        all.into_iter().find(|work| work.to_string() == name).ok_or_else(|| format!("unknown work {name}"))
     }
 }
 
-/// The hidden command: WORK CONNECTIONS MESSAGES, each message counted.
-pub fn serve(words: &[String]) -> Result<(), String> {
-    let [work, connections, messages] = words else { return Err("give: WORK CONNECTIONS MESSAGES".into()) };
-    let number = |word: &str| word.parse::<usize>().map_err(|error| format!("{word}: {error}"));
+/// The hidden command `stack-work WORK CONNECTIONS MESSAGES`, which valgrind runs.
+pub fn serve(arguments: &[String]) -> Result<(), String> {
+    let [work, connections, messages] = arguments else {
+        return Err("usage: WORK CONNECTIONS MESSAGES".into());
+    };
+    let number = |text: &str| text.parse::<usize>().map_err(|error| format!("{text}: {error}"));
     let (connections, messages) = (number(connections)?, number(messages)?);
     match work.parse()? {
         Work::Echo(system) => echo::measure(system, connections, 2 * connections, messages).map(drop),
@@ -54,8 +53,8 @@ pub fn serve(words: &[String]) -> Result<(), String> {
     }
 }
 
-/// Instructions for each message: the difference between so many messages and five times as many. `None` where there is
-/// no valgrind.
+/// Instructions for each message, from the difference between `messages` and five times as many. `None` if valgrind
+/// cannot be started.
 pub fn each(
     place: &Place,
     program: &Path,
@@ -83,20 +82,19 @@ fn count(
         .arg("stack-work")
         .args([work.to_string(), connections.to_string(), messages.to_string()]);
     let Ok(mut process) = place.spawn(&launch) else { return Ok(None) };
-    let status = process.wait(PATIENCE);
-    let told = process.stderr()?;
+    let status = process.wait(TIMEOUT);
+    let output = process.stderr()?;
     if !status.is_some_and(|status| status.success()) {
-        return Err(Error::process(format!("counting {work} ended with {status:?}"), told));
+        return Err(Error::process(format!("counting {work} ended with {status:?}"), output));
     }
-    match collected(&told) {
+    match collected(&output) {
         Some(instructions) if instructions > 0 => Ok(Some(instructions)),
-        _ => Err(Error::process(format!("counting {work} gave nothing"), told)),
+        _ => Err(Error::process(format!("counting {work} found no instructions"), output)),
     }
 }
 
-/// From what callgrind says at its end.
-fn collected(told: &str) -> Option<u64> {
-    let line = told.lines().find(|line| line.contains("Collected :"))?;
+fn collected(output: &str) -> Option<u64> {
+    let line = output.lines().find(|line| line.contains("Collected :"))?;
     line.rsplit_once(':')?.1.trim().parse().ok()
 }
 
@@ -106,8 +104,8 @@ mod tests {
 
     #[test]
     fn the_count_is_read() {
-        let told = "==7== Callgrind, a call-graph generating cache profiler\n==7== Events    : Ir\n==7== Collected : 1234567\n";
-        assert_eq!(collected(told), Some(1_234_567));
+        let output = "==7== Callgrind, a call-graph generating cache profiler\n==7== Events    : Ir\n==7== Collected : 1234567\n";
+        assert_eq!(collected(output), Some(1_234_567));
         assert_eq!(collected("==7== Events    : Ir\n"), None);
     }
 

@@ -1,4 +1,4 @@
-//! Clients send 64 bytes each and get them back: a segment in that acknowledges the answer before, a segment out that
+//! An echo server with messages of 64 bytes: each segment in acknowledges the previous answer, and each segment out
 //! acknowledges and answers.
 
 use std::time::Instant;
@@ -10,27 +10,21 @@ use super::server::Echo;
 use super::theirs::Theirs;
 use crate::experiments::common::script::{Client, Frames, port_of};
 
-/// Messages that are written down before the clock starts, and checked after it has stopped.
+/// Messages of one timed block; they are written before the clock starts and checked after it has stopped.
 const BLOCK: usize = 256;
-/// Frames that a network card has at once, when many connections send.
+/// Frames delivered in one turn when many connections send.
 const TURN: usize = 64;
-/// Virtual time between two messages.
 const MESSAGE_NS: u64 = 1_000;
 
-/// Whose stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
-    /// Ours.
     Ours,
-    /// smoltcp.
     Smoltcp,
 }
 
 impl System {
-    /// Both.
     pub const ALL: [System; 2] = [System::Ours, System::Smoltcp];
 
-    /// As rows have it.
     pub fn name(self) -> &'static str {
         match self {
             System::Ours => "spillway",
@@ -39,20 +33,19 @@ impl System {
     }
 }
 
-/// Clients that are connected, and the time.
 pub struct Scene<E> {
     echo: E,
     clients: Vec<Client>,
     now: Time,
-    /// Of the next message.
+    /// Index of the client of the next message.
     next: usize,
     frames: Frames,
-    /// The connection of each.
+    /// Index of the client of each frame.
     owners: Vec<usize>,
     out: Frames,
 }
 
-/// Runs so many messages over so many connections after so many others: what one took, in ns, the median of blocks.
+/// Runs `warm_up` messages, then `messages`. Returns the time for each of the latter in ns: the median over blocks.
 pub fn measure(system: System, connections: usize, warm_up: usize, messages: usize) -> Result<f64, String> {
     match system {
         System::Ours => Scene::new(Ours::new()?, connections)?.run(warm_up, messages),
@@ -106,7 +99,7 @@ impl<E: Echo> Scene<E> {
         crate::stats::median(&each).ok_or_else(|| "no messages".into())
     }
 
-    /// Writes a block of messages down, connection by connection in turn.
+    /// Writes the messages of a block; connections take turns.
     fn write(&mut self) {
         self.frames.clear();
         self.out.clear();
@@ -119,19 +112,19 @@ impl<E: Echo> Scene<E> {
         }
     }
 
-    /// What is measured, under a name that a profiler finds.
+    /// The measured code; [`super::counted`] counts instructions inside the function of this name.
     #[inline(never)]
     fn counted_turns(&mut self) {
         self.turns();
     }
 
-    /// A client has one message on its way at a time, so a turn has as many as there are clients.
+    /// Each client has at most one message under way, so a turn has at most one for each client.
     fn turns(&mut self) {
         let turn = TURN.min(self.clients.len());
         for start in (0..BLOCK).step_by(turn) {
-            let these = start..BLOCK.min(start + turn);
-            let now = Time(self.now.0 + MESSAGE_NS * these.end as u64);
-            self.echo.turn(now, &self.frames, these, &self.owners, &mut self.out);
+            let range = start..BLOCK.min(start + turn);
+            let now = Time(self.now.0 + MESSAGE_NS * range.end as u64);
+            self.echo.turn(now, &self.frames, range, &self.owners, &mut self.out);
         }
     }
 
@@ -142,7 +135,7 @@ impl<E: Echo> Scene<E> {
         for frame in self.out.iter() {
             let port = port_of(frame).unwrap_or(0);
             let client = self.clients.get_mut(usize::from(port.wrapping_sub(base)));
-            answers += usize::from(client.ok_or("a frame for nobody")?.check(frame)?);
+            answers += usize::from(client.ok_or("a frame for an unknown client")?.check(frame)?);
         }
         if answers != BLOCK {
             return Err(format!("{answers} answers to {BLOCK} messages, in {} frames", self.out.len()));

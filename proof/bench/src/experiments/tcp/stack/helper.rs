@@ -1,5 +1,5 @@
-//! A helper's whole round trip on our stack: clients' requests come as frames, a batch goes to the server; the server's
-//! batch comes, replies go as frames. What the server's end does is not counted; there is no network card.
+//! A helper's round trip on our stack: it receives requests of clients as frames, sends a batch to the server, receives
+//! the server's batch, and sends replies as frames. The server's work is not counted; there is no network card.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -17,29 +17,24 @@ use spillway_wire::packet::ethernet::Mac;
 use super::ours::{stack, turn};
 use crate::experiments::common::script::{Client, Frames, MTU, port_of, target_of};
 
-/// Requests that a network card has at once.
 pub const TURN: usize = 64;
-/// Virtual time between two turns of a stack.
 const TURN_NS: u64 = 10_000;
-/// Frames that travel at once at most.
 const FRAMES: usize = 8 * TURN;
-/// Turns that a batch and its answers may take.
 const TURNS_MAX: usize = 100;
 
 const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 0, 3]);
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 3), 11_411);
 const SECRET: [u8; 32] = [1; 32];
 
-/// What a message cost, and how many rode in a frame of the link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// Of the helper, for a message in one direction: half a round trip. ns.
+    /// Time of the helper for a message in one direction, half a round trip, in ns.
     pub message_ns: f64,
     /// Frames between helper and server, both ways, for each round trip.
     pub link_frames: f64,
 }
 
-/// Runs so many round trips of so many clients after so many others. Times are medians of turns.
+/// Runs `warm_up` round trips, then `round_trips`. The time is the median over turns of the latter.
 pub fn measure(clients: usize, warm_up: usize, round_trips: usize) -> Result<Cost, String> {
     let mut scene = Scene::new(clients)?;
     for _ in 0..warm_up.div_ceil(TURN) {
@@ -48,15 +43,14 @@ pub fn measure(clients: usize, warm_up: usize, round_trips: usize) -> Result<Cos
     let (mut each, mut frames, mut all) = (Vec::new(), 0, 0);
     for _ in 0..round_trips.div_ceil(TURN) {
         scene.is_counted = true;
-        let (messages, spent_ns, link_frames) = scene.round_trips()?;
-        each.push(spent_ns as f64 / (2 * messages) as f64);
+        let (messages, helper_ns, link_frames) = scene.round_trips()?;
+        each.push(helper_ns as f64 / (2 * messages) as f64);
         (frames, all) = (frames + link_frames, all + messages);
     }
     let message_ns = crate::stats::median(&each).ok_or("no messages")?;
     Ok(Cost { message_ns, link_frames: frames as f64 / all as f64 })
 }
 
-/// A helper, its server and its clients.
 struct Scene {
     now: Time,
     helper: Stack,
@@ -65,13 +59,10 @@ struct Scene {
     answering: Answering,
     clients: Vec<Client>,
     next: usize,
-    /// To the helper.
-    inward: Frames,
-    /// From the helper.
-    outward: Frames,
-    /// To the server.
-    over: Frames,
-    spent_ns: u64,
+    to_helper: Frames,
+    from_helper: Frames,
+    to_server: Frames,
+    helper_ns: u64,
     link_frames: usize,
     is_counted: bool,
 }
@@ -88,7 +79,7 @@ impl Scene {
         let service = ServiceConfig {
             raw_listeners: vec![0],
             keys: vec![Key::from_secret(SECRET)],
-            // A batch holds what a turn brought.
+            // A batch contains the requests of one turn.
             policy: PolicyKind::Fixed { delay: std::time::Duration::ZERO, bytes: 0 },
             ..ServiceConfig::new("echo", SERVER.into())
         };
@@ -106,10 +97,10 @@ impl Scene {
             answering: Answering::default(),
             clients: (0..clients).map(Client::new).collect(),
             next: 0,
-            inward: Frames::new(FRAMES),
-            outward: Frames::new(FRAMES),
-            over: Frames::new(FRAMES),
-            spent_ns: 0,
+            to_helper: Frames::new(FRAMES),
+            from_helper: Frames::new(FRAMES),
+            to_server: Frames::new(FRAMES),
+            helper_ns: 0,
             link_frames: 0,
             is_counted: false,
         };
@@ -132,39 +123,40 @@ impl Scene {
 
     fn open(&mut self, index: usize) -> Result<(), String> {
         let client = &mut self.clients[index];
-        self.inward.push(|slot| Some(client.syn(slot)));
+        self.to_helper.push(|slot| Some(client.syn(slot)));
         let answers = self.exchange()?;
         let [answer] = &answers[..] else { return Err(format!("{} frames for a SYN", answers.len())) };
         let client = &mut self.clients[index];
         client.take_syn(answer)?;
-        self.inward.push(|slot| Some(client.acknowledgement(slot)));
+        self.to_helper.push(|slot| Some(client.acknowledgement(slot)));
         let answers = self.exchange()?;
-        if answers.is_empty() { Ok(()) } else { Err("an answer to nothing".into()) }
+        if answers.is_empty() { Ok(()) } else { Err("an answer to a bare acknowledgement".into()) }
     }
 
-    /// A turn's requests, up to their replies: how many, what the helper took for them, and frames on the link.
+    /// Runs the requests of a turn up to their replies. Returns their number, the helper's time in ns, and the number
+    /// of frames on the link.
     fn round_trips(&mut self) -> Result<(usize, u64, usize), String> {
-        let many = TURN.min(self.clients.len());
-        for _ in 0..many {
+        let count = TURN.min(self.clients.len());
+        for _ in 0..count {
             let client = &mut self.clients[self.next];
-            self.inward.push(|slot| Some(client.message(slot)));
+            self.to_helper.push(|slot| Some(client.message(slot)));
             self.next = (self.next + 1) % self.clients.len();
         }
-        (self.spent_ns, self.link_frames) = (0, 0);
+        (self.helper_ns, self.link_frames) = (0, 0);
         let frames = self.exchange()?;
         let (mut replies, base) = (0, self.clients[0].port());
         for frame in &frames {
             let index = usize::from(port_of(frame).unwrap_or(0).wrapping_sub(base));
-            let client = self.clients.get_mut(index).ok_or("a frame for nobody")?;
+            let client = self.clients.get_mut(index).ok_or("a frame for an unknown client")?;
             replies += usize::from(client.check(frame)?);
         }
-        if replies != many {
-            return Err(format!("{replies} replies to {many} requests"));
+        if replies != count {
+            return Err(format!("{replies} replies to {count} requests"));
         }
-        Ok((many, self.spent_ns, self.link_frames))
+        Ok((count, self.helper_ns, self.link_frames))
     }
 
-    /// Frames go between helper and server until there are none: those for clients.
+    /// Exchanges frames between helper and server until both are silent. Returns the frames for clients.
     fn exchange(&mut self) -> Result<Vec<Vec<u8>>, String> {
         let mut answers = Vec::new();
         for _ in 0..TURNS_MAX {
@@ -175,13 +167,13 @@ impl Scene {
             } else {
                 self.helper_turn()
             }
-            self.spent_ns += start.elapsed().as_nanos() as u64; // seconds
-            self.inward.clear();
-            self.over.clear();
-            for frame in self.outward.iter() {
+            self.helper_ns += start.elapsed().as_nanos() as u64; // seconds
+            self.to_helper.clear();
+            self.to_server.clear();
+            for frame in self.from_helper.iter() {
                 match target_of(frame) {
                     Some(SERVER_MAC | Mac::BROADCAST) => {
-                        self.over.push(|slot| {
+                        self.to_server.push(|slot| {
                             slot[..frame.len()].copy_from_slice(frame);
                             Some(frame.len())
                         });
@@ -190,28 +182,28 @@ impl Scene {
                 }
             }
             self.now = Time(self.now.0 + TURN_NS);
-            turn(&mut self.server, &mut self.answering, self.now, self.over.iter(), &mut self.inward);
-            self.link_frames += self.over.len() + self.inward.len();
-            if self.inward.len() == 0 {
+            turn(&mut self.server, &mut self.answering, self.now, self.to_server.iter(), &mut self.to_helper);
+            self.link_frames += self.to_server.len() + self.to_helper.len();
+            if self.to_helper.len() == 0 {
                 return Ok(answers);
             }
         }
-        Err("helper and server do not come to rest".into())
+        Err(format!("helper and server still send frames after {TURNS_MAX} turns"))
     }
 
-    /// What is measured, under a name that a profiler finds.
+    /// The measured code; [`super::counted`] counts instructions inside the function of this name.
     #[inline(never)]
     fn counted_turns(&mut self) {
         self.helper_turn();
     }
 
     fn helper_turn(&mut self) {
-        self.outward.clear();
-        turn(&mut self.helper, &mut self.relay, self.now, self.inward.iter(), &mut self.outward);
+        self.from_helper.clear();
+        turn(&mut self.helper, &mut self.relay, self.now, self.to_helper.iter(), &mut self.from_helper);
     }
 }
 
-/// The server's end of the link: each request is its own reply.
+/// The server's end of the link: replies to each request with the same bytes.
 #[derive(Debug, Default)]
 struct Answering {
     link: Option<(Conn, ServerLink)>,
@@ -278,8 +270,8 @@ impl Application for Answering {
                 return;
             }
         }
-        while let Some(spent) = out.spent_chunk() {
-            link.recycle(spent);
+        while let Some(chunk) = out.spent_chunk() {
+            link.recycle(chunk);
         }
     }
 

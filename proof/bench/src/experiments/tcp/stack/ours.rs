@@ -1,4 +1,4 @@
-//! Our stack, and an application that sends back what comes.
+//! An echo server on our stack.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use spillway_transport::{Application, Conn, Event, Time, Transport};
 use super::server::Echo;
 use crate::experiments::common::script::{Frames, MTU, STACK_IP, STACK_MAC, listener};
 
-/// A stack that listens where clients come.
+/// A stack with a listener on the address that scripted clients use.
 pub fn stack(is_gated: bool) -> Result<Stack, String> {
     let settings = Settings {
         mtu: MTU,
@@ -19,11 +19,10 @@ pub fn stack(is_gated: bool) -> Result<Stack, String> {
     Stack::new(Time::ZERO, settings).map_err(|error| error.to_string())
 }
 
-/// Sends back what comes.
 #[derive(Debug)]
-struct Returning;
+struct EchoApplication;
 
-impl Application for Returning {
+impl Application for EchoApplication {
     fn handle<T: Transport>(&mut self, _now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         match event {
             Event::Opened { .. } => out.grant(conn, 1 << 16),
@@ -44,12 +43,10 @@ impl Application for Returning {
     }
 }
 
-/// An echo server on our stack.
 #[derive(Debug)]
 pub struct Ours(Stack);
 
 impl Ours {
-    /// Without connections.
     pub fn new() -> Result<Ours, String> {
         let mut stack = stack(false)?;
         stack.set_listening(0, true);
@@ -58,12 +55,12 @@ impl Ours {
 }
 
 impl Echo for Ours {
-    fn turn(&mut self, now: Time, frames: &Frames, these: Range<usize>, _owners: &[usize], out: &mut Frames) {
-        turn(&mut self.0, &mut Returning, now, these.map(|index| frames.get(index)), out);
+    fn turn(&mut self, now: Time, frames: &Frames, range: Range<usize>, _owners: &[usize], out: &mut Frames) {
+        turn(&mut self.0, &mut EchoApplication, now, range.map(|index| frames.get(index)), out);
     }
 }
 
-/// One turn of a stack and its application, as every driver takes it.
+/// Runs one turn of a stack and its application by [`drive`], as all drivers do, and adds sent frames to `out`.
 pub fn turn<'a, A: Application>(
     stack: &mut Stack,
     application: &mut A,

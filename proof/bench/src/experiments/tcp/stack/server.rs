@@ -1,4 +1,4 @@
-//! What is measured of a stack: a server on it that sends back what comes.
+//! The interface of the echo servers under test.
 
 use std::ops::Range;
 
@@ -6,8 +6,8 @@ use spillway_transport::Time;
 
 use crate::experiments::common::script::Frames;
 
-/// An echo server on a stack.
 pub trait Echo {
-    /// These frames come, of the connections in `owners`; what goes is added to `out`.
-    fn turn(&mut self, now: Time, frames: &Frames, these: Range<usize>, owners: &[usize], out: &mut Frames);
+    /// Delivers the frames of the range `range`; `owners` has the client's index of every frame. Adds sent frames to
+    /// `out`.
+    fn turn(&mut self, now: Time, frames: &Frames, range: Range<usize>, owners: &[usize], out: &mut Frames);
 }

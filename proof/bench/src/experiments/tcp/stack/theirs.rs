@@ -1,4 +1,4 @@
-//! smoltcp, and an application that sends back what comes.
+//! An echo server on smoltcp.
 
 use std::ops::Range;
 
@@ -14,10 +14,9 @@ use crate::experiments::common::script::{
     CLIENT_IP, CLIENT_MAC, Frames, MESSAGE_BYTES, MTU, PORT, STACK_IP, STACK_MAC,
 };
 
-/// Of each of a connection's two buffers: small, so that they stay in the cache.
+/// Size of each of a connection's two buffers: small, so that they stay in the cache.
 const BUFFER_BYTES: usize = 4096;
 
-/// An echo server on smoltcp.
 pub struct Theirs {
     interface: Interface,
     sockets: SocketSet<'static>,
@@ -25,10 +24,9 @@ pub struct Theirs {
 }
 
 impl Theirs {
-    /// Room for so many connections.
     pub fn new(connections: usize) -> Result<Theirs, String> {
-        let (frames, mut out) = (question(), Frames::new(4));
-        let mut wire = Wire { frames: &frames, these: 0..1, out: &mut out };
+        let (frames, mut out) = (arp_request(), Frames::new(4));
+        let mut wire = Wire { frames: &frames, range: 0..1, out: &mut out };
         let mut config = Config::new(EthernetAddress(STACK_MAC.0).into());
         config.random_seed = 7;
         let mut interface = Interface::new(config, &mut wire, Instant::ZERO);
@@ -36,7 +34,7 @@ impl Theirs {
         let mut is_full = false;
         interface.update_ip_addrs(|all| is_full = all.push(address).is_err());
         if is_full {
-            return Err("smoltcp has room for no address".into());
+            return Err("smoltcp cannot store its address".into());
         }
         let mut sockets = SocketSet::new(Vec::new());
         let mut handles = Vec::new();
@@ -48,7 +46,7 @@ impl Theirs {
             socket.listen(PORT).map_err(|error| error.to_string())?;
             handles.push(sockets.add(socket));
         }
-        // It learns the client's address as our stack does, from what comes; but only from ARP.
+        // smoltcp learns the client's MAC address from ARP only; our stack learns it from any frame.
         interface.poll(Instant::ZERO, &mut wire, &mut sockets);
         if out.len() != 1 {
             return Err("smoltcp does not answer ARP".into());
@@ -58,26 +56,25 @@ impl Theirs {
 }
 
 impl Echo for Theirs {
-    fn turn(&mut self, now: Time, frames: &Frames, these: Range<usize>, owners: &[usize], out: &mut Frames) {
+    fn turn(&mut self, now: Time, frames: &Frames, range: Range<usize>, owners: &[usize], out: &mut Frames) {
         let now = Instant::from_micros((now.0 / 1000) as i64); // hours
-        let mut wire = Wire { frames, these: these.clone(), out };
+        let mut wire = Wire { frames, range: range.clone(), out };
         let Theirs { interface, sockets, handles } = self;
         while interface.poll_ingress_single(now, &mut wire, sockets) != PollIngressSingleResult::None {}
-        // It has no list of those that have something: the script knows.
-        for index in these {
+        // smoltcp has no list of readable sockets; the script names those with new data.
+        for index in range {
             let socket = sockets.get_mut::<Socket<'_>>(handles[owners[index]]);
             let mut message = [0; MESSAGE_BYTES];
             if socket.can_recv() {
-                let many = socket.recv_slice(&mut message).unwrap_or(0);
-                let _ = socket.send_slice(&message[..many]);
+                let length = socket.recv_slice(&mut message).unwrap_or(0);
+                let _ = socket.send_slice(&message[..length]);
             }
         }
         interface.poll_egress(now, &mut wire, sockets);
     }
 }
 
-/// The client asks who the stack is.
-fn question() -> Frames {
+fn arp_request() -> Frames {
     use spillway_wire::packet::arp::{Operation, Packet};
     use spillway_wire::packet::ethernet::{HEADER_BYTES, Header, KIND_ARP, Mac};
     let mut frames = Frames::new(1);
@@ -96,33 +93,33 @@ fn question() -> Frames {
     frames
 }
 
-/// Frames as a device of smoltcp's: none is copied.
+/// The frames as a smoltcp device, without copying.
 struct Wire<'f> {
     frames: &'f Frames,
-    these: Range<usize>,
+    range: Range<usize>,
     out: &'f mut Frames,
 }
 
-struct In<'f>(&'f [u8]);
-struct Out<'f>(&'f mut Frames);
+struct Received<'f>(&'f [u8]);
+struct Transmit<'f>(&'f mut Frames);
 
 impl Device for Wire<'_> {
     type RxToken<'a>
-        = In<'a>
+        = Received<'a>
     where
         Self: 'a;
     type TxToken<'a>
-        = Out<'a>
+        = Transmit<'a>
     where
         Self: 'a;
 
-    fn receive(&mut self, _now: Instant) -> Option<(In<'_>, Out<'_>)> {
-        let index = self.these.next()?;
-        Some((In(self.frames.get(index)), Out(self.out)))
+    fn receive(&mut self, _now: Instant) -> Option<(Received<'_>, Transmit<'_>)> {
+        let index = self.range.next()?;
+        Some((Received(self.frames.get(index)), Transmit(self.out)))
     }
 
-    fn transmit(&mut self, _now: Instant) -> Option<Out<'_>> {
-        Some(Out(self.out))
+    fn transmit(&mut self, _now: Instant) -> Option<Transmit<'_>> {
+        Some(Transmit(self.out))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -133,13 +130,13 @@ impl Device for Wire<'_> {
     }
 }
 
-impl RxToken for In<'_> {
+impl RxToken for Received<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, read: F) -> R {
         read(self.0)
     }
 }
 
-impl TxToken for Out<'_> {
+impl TxToken for Transmit<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, write: F) -> R {
         let (mut write, mut result) = (Some(write), None);
         self.0.push(|slot| {
@@ -148,9 +145,9 @@ impl TxToken for Out<'_> {
         });
         match (result, write) {
             (Some(result), _) => result,
-            // No room: it is written, and lost.
+            // The queue is full: smoltcp writes the frame to a scratch buffer, and it is lost.
             (None, Some(write)) => write(&mut vec![0; length]),
-            (None, None) => unreachable!("it is written once"),
+            (None, None) => unreachable!("`write` is taken only together with a result"),
         }
     }
 }

@@ -1,15 +1,15 @@
-//! What the measurements come to: rows, ratios and checks.
+//! Results of `tcp-interop` as rows, ratios and checks.
 
-use super::{Series, Weather};
-use crate::experiments::tcp::kernel_peer::{Seen, System, Work};
+use super::{FaultRates, Series};
+use crate::experiments::tcp::kernel_peer::{Measured, System, Work};
 use crate::results::{Check, Ratio, Results, Row};
 
 impl Series {
-    fn row(&self, metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>) -> Row {
+    fn row(&self, metric: &str, unit: &str, value: &dyn Fn(&Measured) -> Option<f64>) -> Row {
         let values: Vec<f64> = self.rounds.good().filter_map(value).collect();
         let row = Row::new(self.system.name(), metric, unit, &values)
-            .param("loss_percent", 100.0 * self.weather.loss)
-            .param("reordering_percent", 100.0 * self.weather.reordering);
+            .param("loss_percent", 100.0 * self.rates.loss)
+            .param("reordering_percent", 100.0 * self.rates.reordering);
         match self.work {
             Work::Sending => row.param("direction", "sends"),
             Work::Receiving => row.param("direction", "receives"),
@@ -18,8 +18,7 @@ impl Series {
     }
 }
 
-/// States everything.
-pub(super) fn state(all: &[Series], results: &mut Results) {
+pub(super) fn add_results(all: &[Series], results: &mut Results) {
     for series in all {
         rows(series, results);
     }
@@ -28,7 +27,7 @@ pub(super) fn state(all: &[Series], results: &mut Results) {
 }
 
 fn rows(series: &Series, results: &mut Results) {
-    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Seen) -> Option<f64>, note: &str| {
+    let mut row = |metric: &str, unit: &str, value: &dyn Fn(&Measured) -> Option<f64>, note: &str| {
         results.rows.push(series.row(metric, unit, value).note(note));
     };
     if series.work == Work::Answering {
@@ -42,11 +41,11 @@ fn rows(series: &Series, results: &mut Results) {
             &|seen| Some(seen.bytes_per_s),
             "as the receiving application has them",
         );
-        let whose = match (series.system, series.work) {
+        let note = match (series.system, series.work) {
             (System::Spillway, Work::Sending) => "of our payload",
             _ => "of the sending kernel's segments",
         };
-        row("sent_again_percent", "%", &|seen| Some(100.0 * seen.sender.again_share), whose);
+        row("sent_again_percent", "%", &|seen| Some(100.0 * seen.sender.again_share), note);
         row("timeouts", "timeouts", &|seen| Some(seen.sender.timeouts), "of the sender");
     }
     row(
@@ -59,24 +58,24 @@ fn rows(series: &Series, results: &mut Results) {
 
 fn ratios(all: &[Series], results: &mut Results) {
     let of = |system, like: &Series| {
-        all.iter().find(|s| s.system == system && s.work == like.work && s.weather == like.weather)
+        all.iter().find(|s| s.system == system && s.work == like.work && s.rates == like.rates)
     };
     for ours in all.iter().filter(|series| series.system == System::Spillway) {
         let Some(theirs) = of(System::Linux, ours) else { continue };
-        let suffix = ours.weather.suffix;
-        let (name, value): (_, fn(&Seen) -> f64) = match ours.work {
+        let suffix = ours.rates.suffix;
+        let (name, value): (_, fn(&Measured) -> f64) = match ours.work {
             Work::Sending => (format!("bulk_over_linux{suffix}"), |seen| seen.bytes_per_s),
             Work::Receiving => (format!("bulk_over_linux{suffix}_receiving"), |seen| seen.bytes_per_s),
-            Work::Answering => (format!("round_trips_over_linux{suffix}"), Seen::round_trips_per_s),
+            Work::Answering => (format!("round_trips_over_linux{suffix}"), Measured::round_trips_per_s),
         };
         let ratio = Ratio::paired(&name, &ours.rounds.each(value), &theirs.rounds.each(value));
-        results.ratios.push(ratio.note(expected(ours.work, &ours.weather)));
+        results.ratios.push(ratio.note(expected(ours.work, &ours.rates)));
     }
 }
 
-/// What we said beforehand.
-fn expected(work: Work, weather: &Weather) -> &'static str {
-    match (work, weather.suffix) {
+/// The note of a ratio, with the value expected before the first measurement.
+fn expected(work: Work, rates: &FaultRates) -> &'static str {
+    match (work, rates.suffix) {
         (Work::Sending, "") => "ours sends; expected ≥ 0.8; the kernels' path has a second interface in it",
         (Work::Sending, "_loss1") => "ours sends; expected ≥ 1.0",
         (Work::Sending, _) => "ours sends",
@@ -99,16 +98,14 @@ fn checks(all: &[Series], results: &mut Results) {
         "connections given up or reset, or frames that were malformed",
     ));
     let faults = |is_faulty: bool| {
-        let runs = all
-            .iter()
-            .filter(move |s| s.weather.suffix.is_empty() != is_faulty)
-            .flat_map(|s| s.rounds.good());
+        let runs =
+            all.iter().filter(move |s| s.rates.suffix.is_empty() != is_faulty).flat_map(|s| s.rounds.good());
         runs.map(|seen| seen.faulted.lost + seen.faulted.reordered).sum::<u64>()
     };
     let (there, elsewhere) = (faults(true), faults(false));
-    let any = all.iter().any(|series| !series.weather.suffix.is_empty());
+    let any = all.iter().any(|series| !series.rates.suffix.is_empty());
     let detail =
-        format!("{there} frames lost or out of order where that was asked for, {elsewhere} elsewhere");
+        format!("{there} frames lost or out of order in runs with faults, {elsewhere} in runs without");
     results.checks.push(Check::new("faults_as_asked", elsewhere == 0 && (there > 0 || !any), detail));
 }
 
@@ -120,19 +117,19 @@ mod tests {
     use spillway_xdp::Faulted;
 
     fn series(system: System, work: Work, suffix: &'static str, speed: f64, lost: u64) -> Series {
-        let weather = Weather { suffix, loss: if suffix.is_empty() { 0.0 } else { 0.01 }, reordering: 0.0 };
-        let seen = Seen {
+        let rates = FaultRates { suffix, loss: if suffix.is_empty() { 0.0 } else { 0.01 }, reordering: 0.0 };
+        let seen = Measured {
             bytes_per_s: speed,
             bytes: 1_000,
             took_ns: vec![(1e9 / speed) as u64; 100],
             faulted: Faulted { lost, ..Faulted::default() },
-            ..Seen::default()
+            ..Measured::default()
         };
-        Series { system, work, weather, rounds: Rounds::from_iter((0..5).map(|_| Some(seen.clone()))) }
+        Series { system, work, rates, rounds: Rounds::from_iter((0..5).map(|_| Some(seen.clone()))) }
     }
 
     #[test]
-    fn each_work_in_each_weather_has_its_ratio() {
+    fn each_work_with_each_fault_rate_has_a_ratio() {
         let all = [
             series(System::Spillway, Work::Sending, "", 300.0, 0),
             series(System::Linux, Work::Sending, "", 200.0, 0),
@@ -144,7 +141,7 @@ mod tests {
             series(System::Linux, Work::Receiving, "_loss1", 60.0, 3),
         ];
         let mut results = Results::new("tcp-interop", Machine::default());
-        state(&all, &mut results);
+        add_results(&all, &mut results);
         let ratio = |name: &str| results.ratios.iter().find(|r| r.name == name).and_then(|r| r.median);
         assert_eq!(ratio("bulk_over_linux"), Some(1.5));
         assert_eq!(ratio("bulk_over_linux_loss1"), Some(0.25));
@@ -155,12 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_elsewhere_or_wrong_fails_a_check() {
+    fn unexpected_loss_and_wrong_bytes_fail_a_check() {
         for (lost, wrong) in [(1, 0), (0, 1)] {
             let mut one = series(System::Linux, Work::Sending, "", 200.0, lost);
-            one.rounds.take((Seen { wrong, ..Seen::default() }, None));
+            one.rounds.take((Measured { wrong, ..Measured::default() }, None));
             let mut results = Results::new("tcp-interop", Machine::default());
-            state(&[one], &mut results);
+            add_results(&[one], &mut results);
             assert!(!results.passed());
         }
     }

@@ -1,4 +1,4 @@
-//! Server, helper, sidecar and honest clients of one attack, and its course.
+//! Starts server, helper, sidecar and honest clients of one attack, and runs its rounds.
 
 use std::fs;
 use std::io::Write;
@@ -12,7 +12,7 @@ use spillway_load::config::Speech;
 
 use crate::attackers::LARGE_KEY;
 use crate::error::Error;
-use crate::experiments::common::rounds::{say, spoilt_words};
+use crate::experiments::common::rounds::{print_line, spoilt_suffix};
 use crate::generator::{BIN_MS, Order, Traffic};
 use crate::goodput::Tally;
 use crate::measure::{disturbed, stopped};
@@ -23,26 +23,24 @@ use crate::served::CLIENTS;
 use crate::stage::{HelperKind, Session, Stage, space};
 use crate::stop;
 
-use super::newcomers::Newcomers;
-use super::{At, Attack, By, CONNECTIONS, Effort, MAX_MEMORY_MIB, RATE_PER_S, Round, Seen, Stderr, WAYS};
+use super::new_connections::NewConnections;
+use super::{
+    Attack, AttackResult, CONNECTIONS, Effort, MAX_MEMORY_MIB, Method, PATHS, RATE_PER_S, Round, Stderr,
+    Target,
+};
 
-/// How long a program may take until it listens.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// Bytes of the value that slow readers ask for.
 const LARGE_BYTES: usize = 1_000_000;
-/// A new helper that has its link only after this has got none.
+/// A new helper without a link after this time counts as not linked.
 const LINK_WITHIN: Duration = Duration::from_secs(30);
-/// Between two things that are logged.
-const LOGGED_EACH: Duration = Duration::from_millis(200);
-/// How long a command that makes a program log may take; one that hangs is given up.
+const LOG_PAUSE: Duration = Duration::from_millis(200);
+/// Timeout of a command that makes a program log a line.
 const COMMAND_WITHIN: Duration = Duration::from_secs(2);
-/// How long a helper of one round may wait for its batches.
+/// Batch delay of the helper that each round starts.
 const MAX_DELAY: Duration = Duration::from_micros(200);
-/// Complaints that are kept.
 const TROUBLES_MAX: usize = 5;
 
-/// Everybody but the attacker.
-pub(super) struct Cast<'a> {
+pub(super) struct Setup<'a> {
     stage: &'a Stage,
     attackers: &'a Host,
     programs: Programs,
@@ -54,28 +52,27 @@ pub(super) struct Cast<'a> {
     helper_link: SocketAddr,
     sidecar: Process,
     sidecar_plain: SocketAddr,
-    /// Admin sockets of helper and sidecar.
     sockets: [PathBuf; 2],
     server_rss_before: f64,
 }
 
-/// What a measurement saw of one way: since when, until when, on that session's clock.
+/// Start and end of a measurement on each path, in ms on the clock of that path's session.
 type Window = [(u64, u64); 3];
 
-impl<'a> Cast<'a> {
-    /// Starts server, helper and sidecar, and waits until all of them serve.
+impl<'a> Setup<'a> {
+    /// Starts server, helper and sidecar, and waits until requests are answered on all three paths.
     pub fn start(
         stage: &'a Stage,
         attackers: &'a Host,
         setting: &Setting,
         attack: Attack,
-    ) -> Result<Cast<'a>, Error> {
+    ) -> Result<Setup<'a>, Error> {
         let programs = setting.programs.clone();
         let stderr = stderr_wrapper(&programs.lab, attack);
         let place = Place::from(&stage.server);
         let link = SocketAddr::new(stage.server.address(), place.free_port()?);
-        let words: Vec<String> = stderr.iter().cloned().chain(stage.wrapper(link)).collect();
-        let server = Memcached::default().wrapper(words).start(&place)?;
+        let wrapper: Vec<String> = stderr.iter().cloned().chain(stage.wrapper(link)).collect();
+        let server = Memcached::default().wrapper(wrapper).start(&place)?;
         stage.fill(Speech::Memcached, server.address(), &space(64, false))?;
         set_large(stage, server.address())?;
 
@@ -101,7 +98,7 @@ impl<'a> Cast<'a> {
             .arg(&sockets[1]);
         let sidecar = stage.client.spawn(&launch.wrapper(&stderr))?;
         let server_rss_before = rss_mib(server.pid(), "VmRSS");
-        let mut cast = Cast {
+        let mut setup = Setup {
             stage,
             attackers,
             programs,
@@ -116,8 +113,8 @@ impl<'a> Cast<'a> {
             sockets,
             server_rss_before,
         };
-        cast.await_answers()?;
-        Ok(cast)
+        setup.await_answers()?;
+        Ok(setup)
     }
 
     fn targets(&self) -> [SocketAddr; 3] {
@@ -126,28 +123,28 @@ impl<'a> Cast<'a> {
 
     fn await_answers(&mut self) -> Result<(), Error> {
         let deadline = Instant::now() + READY_WITHIN;
-        for (way, target) in WAYS.into_iter().zip(self.targets()) {
-            let mut clients = Newcomers::start(&self.stage.client, [target; 3])?.finish()?;
-            while clients.tried == 0 || clients.failed > 0 {
+        for (path, target) in PATHS.into_iter().zip(self.targets()) {
+            let mut clients = NewConnections::start(&self.stage.client, [target; 3])?.finish()?;
+            while clients.total == 0 || clients.failed > 0 {
                 if Instant::now() >= deadline {
                     let output = format!("{}\n{}", self.helper.tail(), self.sidecar.tail());
                     return Err(Error::process(
-                        format!("the way {way} does not serve: {:?}", clients.troubles),
+                        format!("the way {path} does not serve: {:?}", clients.troubles),
                         output,
                     ));
                 }
                 std::thread::sleep(Duration::from_millis(50));
-                let newcomers = Newcomers::start(&self.stage.client, [target; 3])?;
+                let new_connections = NewConnections::start(&self.stage.client, [target; 3])?;
                 std::thread::sleep(Duration::from_millis(50));
-                clients = newcomers.finish()?;
+                clients = new_connections.finish()?;
             }
         }
         Ok(())
     }
 
-    /// All rounds. Whatever the attack breaks is in what was seen, not an error.
-    pub fn play(mut self, effort: &Effort, out: &mut dyn Write) -> Seen {
-        let mut seen = Seen::new(self.attack);
+    /// Runs all rounds. A failure ends the attack and is stated in [`AttackResult::ended`].
+    pub fn run(mut self, effort: &Effort, out: &mut dyn Write) -> AttackResult {
+        let mut seen = AttackResult::new(self.attack);
         if let Err(error) = self.rounds(effort, &mut seen, out) {
             seen.ended = Some(stop::reason(&error));
         }
@@ -164,7 +161,7 @@ impl<'a> Cast<'a> {
         seen
     }
 
-    fn rounds(&mut self, effort: &Effort, seen: &mut Seen, out: &mut dyn Write) -> Result<(), Error> {
+    fn rounds(&mut self, effort: &Effort, seen: &mut AttackResult, out: &mut dyn Write) -> Result<(), Error> {
         let traffic = Traffic::default();
         let mut sessions = Vec::new();
         for target in self.targets() {
@@ -172,7 +169,7 @@ impl<'a> Cast<'a> {
             session.generators().order(&Order::Rate(RATE_PER_S))?;
             sessions.push(session);
         }
-        let newcomers = Newcomers::start(&self.stage.client, self.targets())?;
+        let new_connections = NewConnections::start(&self.stage.client, self.targets())?;
         std::thread::sleep(effort.settle);
         let mut windows: Vec<(Window, Window)> = Vec::new();
         let course = (0..effort.rounds + effort.spoilt_max).try_for_each(|round| {
@@ -180,77 +177,77 @@ impl<'a> Cast<'a> {
                 return Ok(());
             }
             let (quiet, first) = self.window(&mut sessions, effort.length)?;
-            let attack = Begun::begin(self)?;
+            let attack = RunningAttack::start(self)?;
             std::thread::sleep(effort.settle);
             let (attacked, second) = self.window(&mut sessions, effort.length)?;
             let spoilt = first.or(second);
-            // Measured after the window: a new helper costs CPU of its own.
+            // After the window: starting a helper uses CPU time, which would delay the measured requests.
             let link_ms = self.new_link();
             drop(attack);
             windows.push((quiet, attacked));
-            let why = spoilt_words(spoilt.as_deref());
+            let why = spoilt_suffix(spoilt.as_deref());
             seen.rounds.push(Round { link_ms, spoilt, ..Round::default() });
-            // Its threads may be gone while the process stays: what counts is what clients see.
+            // Does not check whether the helper runs: its threads may end while the process stays, so only the clients'
+            // results count. Its peak memory cannot be read any more after its end.
             seen.helper_rss_mib = seen.helper_rss_mib.max(rss_mib(self.helper.pid(), "VmHWM"));
             let link = link_ms.map_or("none".into(), |ms| format!("after {ms:.0} ms"));
-            say(out, format_args!("  round {}: a new helper's link: {link}{why}", round + 1));
+            print_line(out, format_args!("  round {}: a new helper's link: {link}{why}", round + 1));
             std::thread::sleep(effort.settle);
             Ok(())
         });
-        let arrivals = newcomers.finish()?;
-        seen.requests += arrivals.tried;
-        seen.failed += arrivals.failed;
-        seen.troubles.extend(arrivals.troubles);
-        for (way, session) in sessions.into_iter().enumerate() {
-            self.settle_accounts(way, session, &windows, seen)?;
+        let attempts = new_connections.finish()?;
+        seen.requests += attempts.total;
+        seen.failed += attempts.failed;
+        seen.troubles.extend(attempts.troubles);
+        for (path, session) in sessions.into_iter().enumerate() {
+            self.add_report(path, session, &windows, seen)?;
         }
         course
     }
 
-    /// Counts what one way's clients saw, and takes the p99 of each window.
-    fn settle_accounts(
+    /// Adds one path's requests and failures, and the p99 of each window.
+    fn add_report(
         &self,
-        way: usize,
+        path: usize,
         session: Session<'_>,
         windows: &[(Window, Window)],
-        seen: &mut Seen,
+        seen: &mut AttackResult,
     ) -> Result<(), Error> {
         let report = session.report()?;
         let all = Span::of(&report.bins, 0, u64::MAX);
         let mut tally = Tally::default();
         tally.add_report(&report);
         seen.requests += all.offered;
-        // Whatever became of those without a right reply: wrong, lost, never sent. A connection that broke is a failure even
-        // when nothing was under way on it.
+        // Requests without a correct reply: wrong, lost, or never sent. A broken connection is a failure even without a
+        // pending request.
         seen.failed += (all.offered - all.served.min(all.offered)).max(tally.resets);
-        let told = tally.troubles.iter().map(|trouble| format!("{}: {trouble}", WAYS[way]));
-        seen.troubles.extend(told);
+        seen.troubles.extend(tally.troubles.iter().map(|trouble| format!("{}: {trouble}", PATHS[path])));
         seen.troubles.truncate(TROUBLES_MAX);
         let p99_us = |(from_ms, to_ms)| Span::of(&report.bins, from_ms, to_ms).p99_us().map(|us| us as f64);
         for (round, (quiet, attacked)) in seen.rounds.iter_mut().zip(windows) {
-            round.quiet_us[way] = p99_us(quiet[way]);
-            round.attacked_us[way] = p99_us(attacked[way]);
+            round.quiet_us[path] = p99_us(quiet[path]);
+            round.attacked_us[path] = p99_us(attacked[path]);
         }
         Ok(())
     }
 
-    /// The same time on all ways, on each one's clock; and why it shows nothing, if so.
+    /// Measures all paths at the same time. Returns the window, and why it is spoilt.
     fn window(
         &self,
         sessions: &mut [Session<'_>],
         length: Duration,
     ) -> Result<(Window, Option<String>), Error> {
-        let look = || Ok::<_, Error>((self.stage.snapshot(None)?, self.attackers.cpu()?.total()));
-        let (before, attackers_before) = look()?;
+        let cpu_times = || Ok::<_, Error>((self.stage.snapshot(None)?, self.attackers.cpu()?.total()));
+        let (before, attackers_before) = cpu_times()?;
         let window = window(sessions, length)?;
-        let (after, attackers) = look()?;
+        let (after, attackers) = cpu_times()?;
         let mut used = after.since(&before);
-        // No neighbours of ours.
+        // The snapshot counts the attackers as other processes, but they are part of the experiment.
         used.others_s -= attackers.saturating_sub(attackers_before).as_secs_f64();
         Ok((window, disturbed(&used).or_else(|| stopped(&used))))
     }
 
-    /// Starts another helper, and says how long it took to get its link, in ms; `None` if it got none.
+    /// Starts another helper and returns the time until it had its link, in ms; `None` if that took too long.
     fn new_link(&self) -> Option<f64> {
         let begun = Instant::now();
         let kind = HelperKind { library: false, batch: "adaptive", max_delay: MAX_DELAY };
@@ -261,16 +258,16 @@ impl<'a> Cast<'a> {
         (took < LINK_WITHIN).then_some(took.as_secs_f64() * 1000.0)
     }
 
-    /// Has helper, sidecar and server log something.
-    fn log_something(&self, count: usize) {
-        let word = if count.is_multiple_of(2) { "on" } else { "auto" };
+    /// Makes helper and sidecar log a line each, by a change of the override.
+    fn log_lines(&self, count: usize) {
+        let override_ = if count.is_multiple_of(2) { "on" } else { "auto" };
         for (host, socket, service) in [
             (&self.stage.middle, &self.sockets[0], "server"),
             (&self.stage.client, &self.sockets[1], "sidecar"),
         ] {
             let launch = Launch::new(&self.programs.spillway)
                 .name("relief")
-                .args(["relief", service, word, "--socket"])
+                .args(["relief", service, override_, "--socket"])
                 .arg(socket);
             if let Ok(mut command) = host.spawn(&launch) {
                 let deadline = Instant::now() + COMMAND_WITHIN;
@@ -282,50 +279,50 @@ impl<'a> Cast<'a> {
     }
 }
 
-/// An attack that goes on until this is dropped.
-enum Begun {
+/// An attack in progress. Dropping it kills the attacker.
+enum RunningAttack {
     Attacker {
         _process: Process,
     },
-    /// Lines were logged; programs stand as they do, with a standard error that takes nothing.
+    /// The programs have logged lines to their faulty standard error.
     Logged,
 }
 
-impl Begun {
-    fn begin(cast: &Cast<'_>) -> Result<Begun, Error> {
-        let (name, count, at) = match cast.attack.by {
-            By::Attacker { name, count, at } => (name, count, at),
-            By::Logs(_) => {
+impl RunningAttack {
+    fn start(setup: &Setup<'_>) -> Result<RunningAttack, Error> {
+        let (name, count, target) = match setup.attack.method {
+            Method::Attacker { name, count, target } => (name, count, target),
+            Method::Logs(_) => {
                 for count in 0..2 {
-                    cast.log_something(count);
-                    std::thread::sleep(LOGGED_EACH);
+                    setup.log_lines(count);
+                    std::thread::sleep(LOG_PAUSE);
                 }
-                // The server logs that a helper has come.
-                let _ = cast.new_link();
-                return Ok(Begun::Logged);
+                // The server logs a line when a helper opens a link.
+                let _ = setup.new_link();
+                return Ok(RunningAttack::Logged);
             }
         };
-        let targets = match at {
-            At::LinkPorts => vec![cast.link, cast.helper_link],
-            At::HelperLink => vec![cast.helper_link],
-            At::ServerLink => vec![cast.link],
-            At::HelperPlain => vec![cast.helper_plain],
+        let targets = match target {
+            Target::LinkPorts => vec![setup.link, setup.helper_link],
+            Target::HelperLink => vec![setup.helper_link],
+            Target::ServerLink => vec![setup.link],
+            Target::HelperPlain => vec![setup.helper_plain],
         };
-        let mut launch = Launch::new(&cast.programs.lab).name("attacker").args(["attack", name]);
+        let mut launch = Launch::new(&setup.programs.lab).name("attacker").args(["attack", name]);
         for target in targets {
             launch = launch.args(["--target", &target.to_string()]);
         }
-        launch = launch.args(["--count", &count.to_string(), "--key"]).arg(cast.stage.client_key());
-        Ok(Begun::Attacker { _process: cast.attackers.spawn(&launch)? })
+        launch = launch.args(["--count", &count.to_string(), "--key"]).arg(setup.stage.client_key());
+        Ok(RunningAttack::Attacker { _process: setup.attackers.spawn(&launch)? })
     }
 }
 
-/// What goes before a program whose standard error takes nothing.
+/// Arguments that start a program with a faulty standard error; empty for attacks by programs.
 fn stderr_wrapper(program: &Path, attack: Attack) -> Vec<String> {
-    let name = match attack.by {
-        By::Logs(Stderr::Broken) => "broken-stderr",
-        By::Logs(Stderr::Full) => "full-stderr",
-        By::Attacker { .. } => return Vec::new(),
+    let name = match attack.method {
+        Method::Logs(Stderr::Broken) => "broken-stderr",
+        Method::Logs(Stderr::Full) => "full-stderr",
+        Method::Attacker { .. } => return Vec::new(),
     };
     [&program.display().to_string(), "attack", name, "--"].map(str::to_owned).into()
 }
@@ -345,7 +342,6 @@ fn configuration(
     )
 }
 
-/// Sets the value that slow readers ask for.
 fn set_large(stage: &Stage, server: SocketAddr) -> Result<(), Error> {
     let set = || -> std::io::Result<()> {
         let mut stream = TcpStream::connect(server)?;
@@ -355,12 +351,12 @@ fn set_large(stage: &Stage, server: SocketAddr) -> Result<(), Error> {
         stream.write_all(b"\r\n")?;
         let mut reply = [0; 8];
         std::io::Read::read_exact(&mut stream, &mut reply)?;
-        if reply == *b"STORED\r\n" { Ok(()) } else { Err(std::io::Error::other("it was not stored")) }
+        if reply == *b"STORED\r\n" { Ok(()) } else { Err(std::io::Error::other("the reply is not STORED")) }
     };
     stage.client.enter(set)?.map_err(|cause| Error::System { what: "cannot set a large value".into(), cause })
 }
 
-/// A span of time, on the clock of each way.
+/// Waits for `length`, rounded to whole bins on each session's clock, and returns the window.
 fn window(sessions: &mut [Session<'_>], length: Duration) -> Result<Window, Error> {
     let grid = |ms: u64| ms.div_ceil(BIN_MS) * BIN_MS;
     let mut window = Window::default();
@@ -376,7 +372,7 @@ fn window(sessions: &mut [Session<'_>], length: Duration) -> Result<Window, Erro
     Ok(window)
 }
 
-/// Memory of a process in MiB, by the name of a line in its status; 0 when it has ended.
+/// Memory of a process in MiB, from a line of `/proc/PID/status` such as `VmRSS`; 0 if the process has ended.
 fn rss_mib(pid: u32, line: &str) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|text| text.strip_prefix(line)?.strip_prefix(':'));

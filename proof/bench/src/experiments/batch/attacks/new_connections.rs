@@ -1,4 +1,4 @@
-//! Honest clients that connect anew, one after the other: what a connection that is there already does not show.
+//! Honest clients that open new connections one after the other: they show failures that existing connections do not.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,78 +11,72 @@ use spillway_lab::{Host, LabError};
 
 use crate::error::Error;
 
-use super::WAYS;
+use super::PATHS;
 
-/// Between two rounds of new connections.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long connecting and the reply may take, each.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// A key that nobody sets, and what memcached says of it.
+/// Limit for connecting, and for the reply.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// A request for a missing key, and memcached's reply.
 const REQUEST: &[u8] = b"get nobody-sets-this\r\n";
 const REPLY: &[u8] = b"END\r\n";
-/// Failures that are kept.
 const TROUBLES_MAX: usize = 3;
 
-/// What newcomers saw.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Arrivals {
-    pub tried: u64,
+pub(super) struct Attempts {
+    pub total: u64,
     pub failed: u64,
-    /// The first failures.
     pub troubles: Vec<String>,
 }
 
-/// Newcomers on each way, until [`Newcomers::finish`] or until this is dropped.
-pub(super) struct Newcomers {
+/// A thread that opens new connections on each path, until [`NewConnections::finish`] or drop.
+pub(super) struct NewConnections {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<Arrivals, LabError>>>,
+    thread: Option<JoinHandle<Result<Attempts, LabError>>>,
 }
 
-impl Newcomers {
-    /// Begins on a host.
-    pub fn start(host: &Host, targets: [SocketAddr; 3]) -> Result<Newcomers, Error> {
+impl NewConnections {
+    pub fn start(host: &Host, targets: [SocketAddr; 3]) -> Result<NewConnections, Error> {
         let stop = Arc::new(AtomicBool::new(false));
-        let theirs = Arc::clone(&stop);
-        let thread = host.thread(move || come(&theirs, &targets))?;
-        Ok(Newcomers { stop, thread: Some(thread) })
+        let stop_flag = Arc::clone(&stop);
+        let thread = host.thread(move || open_repeatedly(&stop_flag, &targets))?;
+        Ok(NewConnections { stop, thread: Some(thread) })
     }
 
-    /// Ends and counts.
-    pub fn finish(mut self) -> Result<Arrivals, Error> {
+    pub fn finish(mut self) -> Result<Attempts, Error> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().ok_or_else(|| Error::process("newcomers have ended", ""))?;
-        let arrivals = thread.join().map_err(|_| Error::process("newcomers panicked", ""))?;
-        Ok(arrivals?)
+        let attempts = thread.join().map_err(|_| Error::process("newcomers panicked", ""))?;
+        Ok(attempts?)
     }
 }
 
-impl Drop for Newcomers {
+impl Drop for NewConnections {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 }
 
-fn come(stop: &AtomicBool, targets: &[SocketAddr; 3]) -> Arrivals {
-    let mut arrivals = Arrivals::default();
+fn open_repeatedly(stop: &AtomicBool, targets: &[SocketAddr; 3]) -> Attempts {
+    let mut attempts = Attempts::default();
     while !stop.load(Ordering::Relaxed) {
-        for (way, &target) in WAYS.iter().zip(targets) {
-            arrivals.tried += 1;
-            if let Err(error) = ask(target) {
-                arrivals.failed += 1;
-                if arrivals.troubles.len() < TROUBLES_MAX {
-                    arrivals.troubles.push(format!("a new connection ({way}): {error}"));
+        for (path, &target) in PATHS.iter().zip(targets) {
+            attempts.total += 1;
+            if let Err(error) = request(target) {
+                attempts.failed += 1;
+                if attempts.troubles.len() < TROUBLES_MAX {
+                    attempts.troubles.push(format!("a new connection ({path}): {error}"));
                 }
             }
         }
         std::thread::sleep(PAUSE);
     }
-    arrivals
+    attempts
 }
 
-fn ask(target: SocketAddr) -> Result<(), String> {
+fn request(target: SocketAddr) -> Result<(), String> {
     let failed = |e: std::io::Error| e.to_string();
-    let mut stream = TcpStream::connect_timeout(&target, PATIENCE).map_err(failed)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    let mut stream = TcpStream::connect_timeout(&target, TIMEOUT).map_err(failed)?;
+    stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
     stream.write_all(REQUEST).map_err(failed)?;
     let mut reply = [0; REPLY.len()];
     stream.read_exact(&mut reply).map_err(failed)?;
@@ -108,7 +102,7 @@ mod tests {
                 stream.read_exact(&mut [0; REQUEST.len()]).unwrap();
                 stream.write_all(answer).unwrap();
             });
-            let asked = ask(address);
+            let asked = request(address);
             server.join().unwrap();
             asked
         };
