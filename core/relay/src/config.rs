@@ -106,7 +106,7 @@ impl Config {
             if service.keys.is_empty() && !service.server.ip().to_canonical().is_loopback() {
                 return Err(ConfigError::NoKey(name()));
             }
-            for listener in service.raw_listeners.iter().chain(&service.link_listeners) {
+            for listener in service.plain_listeners.iter().chain(&service.link_listeners) {
                 if listeners.contains(listener) {
                     return Err(ConfigError::ListenerTwice(*listener));
                 }
@@ -127,7 +127,7 @@ pub struct ServiceConfig {
     /// Other addresses of this server that library clients may request.
     pub server_aliases: Vec<SocketAddr>,
     /// Indexes of the transport's listeners for plain clients.
-    pub raw_listeners: Vec<u16>,
+    pub plain_listeners: Vec<u16>,
     /// Indexes of the transport's listeners for library clients.
     pub link_listeners: Vec<u16>,
     /// This helper's keys for the server, newest first. The next key is tried when the server rejects one. Without
@@ -137,7 +137,7 @@ pub struct ServiceConfig {
     pub client_keys: Option<KeyRing>,
     /// Addresses that may connect.
     pub clients: Vec<AddressRange>,
-    /// Load balancers in front of `raw_listeners` that must announce their clients with a PROXY header. The announced
+    /// Load balancers in front of `plain_listeners` that must announce their clients with a PROXY header. The announced
     /// addresses must be in `clients`. A PROXY header from any other address is forwarded as part of the requests.
     pub proxy_from: Vec<AddressRange>,
     /// Number of links from this relay to the server.
@@ -164,7 +164,7 @@ impl ServiceConfig {
             name: name.into(),
             server,
             server_aliases: Vec::new(),
-            raw_listeners: Vec::new(),
+            plain_listeners: Vec::new(),
             link_listeners: Vec::new(),
             keys: Vec::new(),
             client_keys: None,
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(Config::new(vec![keyed]).check(), Ok(()));
         let namesakes = vec![local.clone(), local.clone()];
         assert_eq!(Config::new(namesakes).check(), Err(ConfigError::NameTwice("cache".into())));
-        let twice = ServiceConfig { raw_listeners: vec![0, 1], link_listeners: vec![1], ..local.clone() };
+        let twice = ServiceConfig { plain_listeners: vec![0, 1], link_listeners: vec![1], ..local.clone() };
         assert_eq!(Config::new(vec![twice]).check(), Err(ConfigError::ListenerTwice(1)));
         let linkless = ServiceConfig { links: 0, ..local };
         assert_eq!(Config::new(vec![linkless]).check(), Err(ConfigError::NoLinks("cache".into())));

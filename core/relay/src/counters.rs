@@ -7,7 +7,7 @@ use crate::reasons::{Cut, LinkDown, Refusal};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServiceCounters {
     /// Plain clients accepted.
-    pub raw_clients: u64,
+    pub plain_clients: u64,
     /// Virtual connections of library clients opened at the server.
     pub library_connections: u64,
     /// Links that were authenticated.

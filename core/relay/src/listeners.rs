@@ -28,7 +28,7 @@ impl Listeners {
     pub(crate) fn assign<'a>(&mut self, services: impl Iterator<Item = &'a ServiceConfig>) {
         self.listeners.iter_mut().for_each(|listener| listener.user = None);
         for (service, config) in (0_u16..).zip(services) {
-            let raw = config.raw_listeners.iter().map(|listener| (*listener, ClientType::Plain));
+            let raw = config.plain_listeners.iter().map(|listener| (*listener, ClientType::Plain));
             let library = config.link_listeners.iter().map(|listener| (*listener, ClientType::Library));
             for (listener, client_type) in raw.chain(library) {
                 let index = usize::from(listener);
@@ -42,7 +42,7 @@ impl Listeners {
 
     /// Opens or closes all listeners of a service. Calls `set` for each listener that changes.
     pub(crate) fn set_open(&mut self, service: &ServiceConfig, open: bool, mut set: impl FnMut(u16, bool)) {
-        for index in service.raw_listeners.iter().chain(&service.link_listeners) {
+        for index in service.plain_listeners.iter().chain(&service.link_listeners) {
             if let Some(listener) = self.listeners.get_mut(usize::from(*index))
                 && listener.is_open != open
             {
@@ -71,7 +71,7 @@ mod tests {
     fn service(raw: &[u16], library: &[u16]) -> ServiceConfig {
         let server = "127.0.0.1:11411".parse().unwrap();
         let config = ServiceConfig::new("cache", server);
-        ServiceConfig { raw_listeners: raw.to_vec(), link_listeners: library.to_vec(), ..config }
+        ServiceConfig { plain_listeners: raw.to_vec(), link_listeners: library.to_vec(), ..config }
     }
 
     #[test]

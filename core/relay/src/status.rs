@@ -48,7 +48,7 @@ pub struct ServiceStatus {
     /// The service's links, replaced ones included.
     pub links: Vec<LinkStatus>,
     /// Plain clients connected now.
-    pub raw_clients: u32,
+    pub plain_clients: u32,
     /// Library clients connected now.
     pub library_clients: u32,
     /// Counters since the start.
@@ -149,7 +149,7 @@ impl ClientStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
     /// Plain client.
-    Raw,
+    Plain,
     /// Library client, with or without a virtual connection.
     Library,
     /// Connection of a load balancer whose PROXY header is not complete.

@@ -24,7 +24,7 @@ impl Many {
         let template = config().services.remove(0);
         let service = |place: u16| ServiceConfig {
             name: format!("cache-{place}"),
-            raw_listeners: vec![place],
+            plain_listeners: vec![place],
             link_listeners: Vec::new(),
             policy: PolicyKind::Fixed { delay: DELAY, bytes: 1 << 20 },
             ..template.clone()

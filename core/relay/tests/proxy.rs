@@ -51,7 +51,7 @@ fn the_server_sees_the_announced_address() {
     assert_eq!(world.exchange(), [Observed::Connect(1, client), Observed::Data(1, b"get x\r\n".to_vec())]);
     let (clients, total) = world.relay.client_statuses(Some("cache"), 9);
     assert_eq!((clients[0].client, clients[0].via, total), (client, Some(BALANCER.parse().unwrap()), 1));
-    assert_eq!((clients[0].bytes_in, clients[0].kind), (7, ClientKind::Raw));
+    assert_eq!((clients[0].bytes_in, clients[0].kind), (7, ClientKind::Plain));
     let status = world.relay.status();
     assert_eq!((status.clients, status.services[0].counters.announced), (1, 1));
     assert_eq!(status.services[0].counters.requests.bytes, 7, "the header does not count as requests");

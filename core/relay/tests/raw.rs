@@ -35,7 +35,7 @@ fn a_request_and_its_reply() {
     world.exchange();
     assert_eq!(world.transport.take(client), b"END\r\n");
     let status = world.relay.status();
-    assert_eq!((status.clients, status.services[0].raw_clients), (1, 1));
+    assert_eq!((status.clients, status.services[0].plain_clients), (1, 1));
     assert_eq!(status.services[0].traffic.messages_sent, 1);
     assert_eq!(status.services[0].links[0].state, LinkState::Up);
 }

@@ -263,7 +263,7 @@ fn clients_must_leave_the_old_server_within_their_time() {
 #[test]
 fn a_removed_service_is_drained_and_can_start_again() {
     let other =
-        ServiceConfig { raw_listeners: vec![2], ..ServiceConfig::new("other", SERVER.parse().unwrap()) };
+        ServiceConfig { plain_listeners: vec![2], ..ServiceConfig::new("other", SERVER.parse().unwrap()) };
     let other = ServiceConfig { keys: vec![helper_key()], ..other };
     let only_other = Config::new(vec![other]);
     let mut world = World::new(config());
@@ -289,7 +289,7 @@ fn a_removed_service_is_drained_and_can_start_again() {
     let (link, _) = world.transport.connects[0];
     assert_eq!(world.transport.connects.len(), 2, "one link for each service");
     assert_ne!(link, world.link);
-    assert_eq!(world.relay.status().services[0].counters.raw_clients, 1);
+    assert_eq!(world.relay.status().services[0].counters.plain_clients, 1);
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn a_draining_relay_rejects_new_configurations() {
 fn a_listener_may_change_its_service_without_closing() {
     let mut world = World::new(config());
     let second = |raw: Vec<u16>| ServiceConfig {
-        raw_listeners: raw,
+        plain_listeners: raw,
         keys: vec![helper_key()],
         policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
         ..ServiceConfig::new("second", SERVER.parse().unwrap())
@@ -345,12 +345,12 @@ fn a_listener_may_change_its_service_without_closing() {
     world.link_comes_up(Limits::default());
     assert!(world.transport.listening[&0] && world.transport.listening[&5]);
     let mut swapped = config();
-    swapped.services[0].raw_listeners = vec![5];
+    swapped.services[0].plain_listeners = vec![5];
     swapped.services.push(second(vec![0]));
     change(&mut world, swapped).unwrap();
     assert!(world.transport.listening[&0] && world.transport.listening[&5]);
     world.client(0, CLIENT);
-    assert_eq!(world.relay.status().services[1].raw_clients, 1);
+    assert_eq!(world.relay.status().services[1].plain_clients, 1);
 }
 
 #[test]

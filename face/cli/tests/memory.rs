@@ -60,7 +60,7 @@ impl<'a> Bounded<'a> {
     }
 
     fn closed_for_memory(&self) -> u64 {
-        self.status()["services"][0]["cut"]["memory"].as_u64().unwrap()
+        self.status()["services"][0]["reset"]["memory"].as_u64().unwrap()
     }
 }
 

@@ -203,7 +203,7 @@ fn text(scratch: &Scratch, link: SocketAddr, settings: &Settings) -> String {
 fn settings_change_under_load_without_a_failed_request() {
     let scene = Scene::start();
     let (library, plain) = (scene.library_load(), scene.plain_load());
-    eventually("plain clients", || scene.clients("raw_clients") == 15);
+    eventually("plain clients", || scene.clients("plain_clients") == 15);
     eventually("library clients are moved", || scene.clients("library_clients") == 30);
 
     let message = scene.reload(&Settings {
@@ -221,7 +221,7 @@ fn settings_change_under_load_without_a_failed_request() {
     // A changed number of links: new links are opened, and clients stay on the old one.
     scene.reload(&Settings { service: "links_per_thread = 2".into(), ..scene.settings() });
     eventually("new links", || scene.keys_in_use().len() == 2);
-    assert_eq!((scene.clients("raw_clients"), scene.clients("library_clients")), (15, 30));
+    assert_eq!((scene.clients("plain_clients"), scene.clients("library_clients")), (15, 30));
 
     let (added_port, second) = (loopback(free_port()), loopback(free_port()));
     let more = format!(
@@ -269,7 +269,7 @@ fn settings_change_under_load_without_a_failed_request() {
     assert!(message.contains("helper.engine: its new value needs a restart"), "{message}");
     assert!(message.contains("reloaded, 0 changes"), "{message}");
 
-    assert_eq!((scene.clients("raw_clients"), scene.clients("library_clients")), (15, 30));
+    assert_eq!((scene.clients("plain_clients"), scene.clients("library_clients")), (15, 30));
     library.end_well();
     plain.end_well();
 }
@@ -278,7 +278,7 @@ fn settings_change_under_load_without_a_failed_request() {
 fn keys_are_rotated_under_load_without_a_failed_request() {
     let scene = Scene::start();
     let (library, plain) = (scene.library_load(), scene.plain_load());
-    eventually("plain clients", || scene.clients("raw_clients") == 15);
+    eventually("plain clients", || scene.clients("plain_clients") == 15);
     eventually("library clients are moved", || scene.clients("library_clients") == 30);
     let id = |name: &str| {
         let text = fs::read_to_string(scene.scratch.path(name)).unwrap();
@@ -302,7 +302,7 @@ fn keys_are_rotated_under_load_without_a_failed_request() {
     let log = scene.helper.stderr().unwrap();
     assert!(log.contains(&format!("does not accept key {}", id("unknown.key"))), "{log}");
 
-    assert_eq!((scene.clients("raw_clients"), scene.clients("library_clients")), (15, 30));
+    assert_eq!((scene.clients("plain_clients"), scene.clients("library_clients")), (15, 30));
     library.end_well();
     plain.end_well();
 

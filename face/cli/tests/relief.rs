@@ -80,7 +80,7 @@ fn an_override_moves_sessions_and_replaces_their_choice() {
     });
     let status = scene.status();
     let service = &status["services"][0];
-    assert_eq!((service["relief"].as_str(), service["relief_left_ms"].as_u64()), (Some("off"), None));
+    assert_eq!((service["override"].as_str(), service["override_left_ms"].as_u64()), (Some("off"), None));
     assert!(service["links"].as_array().unwrap().iter().any(|link| link["state"] == "up"), "links stay");
 
     let (is_fine, text, error) = relief(&scene, &["cache", "auto"]);
@@ -106,7 +106,7 @@ fn a_timed_override_ends_by_itself() {
     let (is_fine, _, error) = relief(&scene, &["cache", "off", "--for", "1s", "--wait"]);
     assert!(is_fine, "{error}");
     scene.await_helped();
-    assert_eq!(scene.status()["services"][0]["relief"], "auto");
+    assert_eq!(scene.status()["services"][0]["override"], "auto");
 
     let (is_fine, _, error) = relief(&scene, &[&pid, "on", "--for", "1s"]);
     assert!(is_fine, "{error}");
@@ -116,7 +116,7 @@ fn a_timed_override_ends_by_itself() {
         let servers = all["servers"].as_array().unwrap().clone();
         servers.into_iter().find(|server| server["pid"] == scene.server.pid()).unwrap()
     };
-    eventually("the override has ended", || server()["relief"] == "auto");
+    eventually("the override has ended", || server()["override"] == "auto");
 }
 
 #[test]

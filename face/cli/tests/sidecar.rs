@@ -235,7 +235,7 @@ fn big_values_and_clients_that_do_not_read() {
         }
     }
     // Replies that waited for a slow reader are not measured.
-    assert_eq!(sidecar.number("/gave_up/syntax"), 0);
+    assert_eq!(sidecar.number("/measuring_given_up/syntax"), 0);
     assert!(sidecar.number("/replies_unmeasured") >= 36, "{:#}", sidecar.status());
 }
 
@@ -272,7 +272,7 @@ fn rejected_clients_are_counted() {
 
     let strict = served.sidecar(&["--allow-clients", "10.0.0.0/8"]);
     assert!(is_refused(&mut socket(strict.address)));
-    assert_eq!((strict.number("/refused/address"), strict.number("/taken")), (1, 0));
+    assert_eq!((strict.number("/refused/address"), strict.number("/accepted")), (1, 0));
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn a_draining_sidecar_lets_requests_finish() {
     let mut waits = socket(sidecar.address);
     waits.write_all(b"BLPOP list 20\r\n").unwrap();
     eventually("all clients are accepted", || {
-        sidecar.number("/replies") == 3 && sidecar.number("/taken") == 4
+        sidecar.number("/replies") == 3 && sidecar.number("/accepted") == 4
     });
     sidecar.process.signal(rustix::process::Signal::TERM.as_raw()).unwrap();
     for stream in &mut idle {

@@ -95,7 +95,7 @@ fn memccapable_notices_nothing() {
             std::thread::sleep(std::time::Duration::from_secs(1));
         }
     });
-    assert!(killed >= 3 && sidecar.number("/taken") >= 4);
+    assert!(killed >= 3 && sidecar.number("/accepted") >= 4);
     assert_eq!(
         sidecar.number("/ended/no_carrier") + sidecar.number("/ended/gone"),
         0,

@@ -39,7 +39,8 @@ fn converse(address: SocketAddr, requests: &[u8], end: &[u8]) -> Vec<u8> {
 #[track_caller]
 fn expect(sidecar: &Sidecar, replies: u64, measured: u64) {
     let status = sidecar.status();
-    let gave_up = status["gave_up"].as_object().unwrap().values().filter_map(|count| count.as_u64());
+    let gave_up =
+        status["measuring_given_up"].as_object().unwrap().values().filter_map(|count| count.as_u64());
     assert_eq!(gave_up.sum::<u64>(), 0, "{status:#}");
     let replies_counted = (sidecar.number("/replies"), sidecar.number("/latency_direct/count"));
     assert_eq!(replies_counted, (replies, measured), "{status:#}");
@@ -253,5 +254,8 @@ fn streams_of_messages_are_forwarded_and_not_measured() {
     assert_eq!(monitored, b"+OK\r\n");
     let off = converse(sidecar.address, b"CLIENT REPLY OFF\r\nPING\r\nCLIENT REPLY ON\r\n", b"+OK\r\n");
     assert_eq!(off, b"+OK\r\n", "bytes are forwarded unchanged");
-    assert_eq!((sidecar.number("/gave_up/stream"), sidecar.number("/gave_up/replies_off")), (2, 1));
+    assert_eq!(
+        (sidecar.number("/measuring_given_up/stream"), sidecar.number("/measuring_given_up/replies_off")),
+        (2, 1)
+    );
 }

@@ -49,7 +49,7 @@ fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
         let service = &helper["rates"]["services"][0];
         assert_eq!((&service["name"], &helper["status"]["clients"]), (&"cache".into(), &1.into()));
         assert!(service["requests_per_second"].as_f64().unwrap() > 1.0, "{service}");
-        assert!(service["delay_p99_us"].is_number() && helper["rates"]["context_cpu_percent"][0].is_number());
+        assert!(service["delay_p99_us"].is_number() && helper["rates"]["thread_cpu_percent"][0].is_number());
 
         let output = spillway(&[&["top", "--once", "--interval", "0.2"], &socket[..]].concat());
         let plain = text(&output.stdout);

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use spillway_daemon::deprecated::add_old_fields;
 use spillway_relay::{ClientKind, ClientStatus};
 use spillway_transport::Time;
 
@@ -29,11 +31,11 @@ pub struct Connection {
     pub client: SocketAddr,
     /// The load balancer that forwards the client.
     pub via: Option<SocketAddr>,
-    /// `raw` (plain client), `library`, `announcing` (the load balancer's PROXY header is not complete) or `leaving`
+    /// `plain`, `library`, `announcing` (the load balancer's PROXY header is not complete) or `leaving`
     /// (the server has closed; the client reads the rest).
-    pub kind: String,
+    pub client_kind: String,
     /// Number of the network thread.
-    pub context: usize,
+    pub thread: usize,
     /// Time since the client connected.
     pub age_ms: u64,
     /// Bytes of requests.
@@ -46,12 +48,21 @@ pub struct Connection {
     pub stalled_ms: Option<u64>,
 }
 
+impl Connections {
+    /// The JSON form, with the names of the version before.
+    pub fn to_value(&self) -> Value {
+        let mut document = json!(self);
+        add_old_fields(&mut document);
+        document
+    }
+}
+
 impl Running {
     /// Up to `limit` clients of a service. Waits for each thread's answer.
     pub fn connections(&self, service: &str, limit: usize) -> Connections {
         let limit = limit.min(CONNECTIONS_MAX);
         let mut all = Connections { service: service.to_owned(), ..Connections::default() };
-        for (context, remote) in self.remotes.iter().enumerate() {
+        for (thread, remote) in self.remotes.iter().enumerate() {
             let (name, left) = (service.to_owned(), limit - all.connections.len());
             let answer = remote.ask_within(ANSWER_TIMEOUT, move |now, app, _| {
                 let (clients, total) = app.relay.client_statuses(Some(&name), left);
@@ -60,17 +71,17 @@ impl Running {
             // The list is without the clients of a silent thread. Status counts silent threads.
             let Ok((now, clients, total)) = answer else { continue };
             all.total += u64::from(total);
-            all.connections.extend(clients.iter().map(|client| Connection::of(now, context, client)));
+            all.connections.extend(clients.iter().map(|client| Connection::of(now, thread, client)));
         }
         all
     }
 }
 
 impl Connection {
-    fn of(now: Time, context: usize, status: &ClientStatus) -> Connection {
+    fn of(now: Time, thread: usize, status: &ClientStatus) -> Connection {
         let since = |then: Time| u64::try_from(now.since(then).as_millis()).unwrap_or(u64::MAX);
-        let kind = match status.kind {
-            ClientKind::Raw => "raw",
+        let client_kind = match status.kind {
+            ClientKind::Plain => "plain",
             ClientKind::Library => "library",
             ClientKind::Announcing => "announcing",
             ClientKind::Leaving => "leaving",
@@ -78,8 +89,8 @@ impl Connection {
         Connection {
             client: status.client,
             via: status.via,
-            kind: kind.to_owned(),
-            context,
+            client_kind: client_kind.to_owned(),
+            thread,
             age_ms: since(status.since),
             bytes_in: status.bytes_in,
             bytes_out: status.bytes_out,

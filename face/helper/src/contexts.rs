@@ -84,7 +84,7 @@ fn input_patience(config: &HelperConfig) -> Duration {
 
 pub fn relay_config(config: &HelperConfig, listeners: &ListenerTable, threads: &Threads) -> RelayConfig {
     let services = config.services.iter().map(|service| ServiceConfig {
-        raw_listeners: listeners.of(&service.name, ListenerKind::Plain),
+        plain_listeners: listeners.of(&service.name, ListenerKind::Plain),
         link_listeners: listeners.of(&service.name, ListenerKind::Library),
         keys: service.keys.clone(),
         client_keys: service.client_ring(),

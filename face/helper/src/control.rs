@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use spillway_daemon::{Answers, Manager, Rights};
+use spillway_daemon::{Answers, Manager, Rights, deprecated};
 pub use spillway_daemon::{AskError, OverrideOutcome};
 use spillway_metrics::{Declared, Exposition};
 use spillway_policy::Override;
@@ -211,9 +211,9 @@ impl Answers for Control {
 
     fn answer(&self, request: Request) -> Result<Value, String> {
         match request {
-            Request::Status {} => Ok(json!(self.running.status())),
+            Request::Status {} => Ok(self.running.status().to_value()),
             Request::Connections { service, limit } => {
-                self.connections(&service, limit).map(|all| json!(all))
+                self.connections(&service, limit).map(|all| all.to_value())
             }
             Request::Reload {} => self.reload().map(|changed| json!(changed)),
             Request::Drain { target, deadline_ms } => {
@@ -228,6 +228,7 @@ impl Answers for Control {
     fn metrics(&self, out: &mut Exposition) {
         let (status, threads) = self.running.status_by_thread();
         Declared::tell(&metrics::ALL, &metrics::Scrape::new(status, threads), out);
+        out.rewrite(deprecated::with_old_metrics);
     }
 
     fn status_json(&self) -> String {
@@ -257,7 +258,9 @@ pub fn ask<T: serde::de::DeserializeOwned>(path: &Path, request: &Request) -> Re
 
 /// Requests a helper's status, with the errors of [`ask`].
 pub fn query(path: &Path) -> Result<HelperStatus, AskError> {
-    ask(path, &Request::Status {})
+    let mut status: Value = ask(path, &Request::Status {})?;
+    deprecated::read_old_fields(&mut status);
+    serde_json::from_value(status).map_err(|error| AskError::Answer(error.to_string()))
 }
 
 #[cfg(test)]

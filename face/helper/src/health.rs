@@ -40,7 +40,7 @@ pub fn health(status: &HelperStatus) -> Result<(), String> {
 /// Whether every thread has its maximum number of clients.
 fn is_full(status: &HelperStatus) -> bool {
     let max = status.max_connections_of_thread;
-    !status.contexts.is_empty() && max > 0 && status.contexts.iter().all(|thread| thread.clients >= max)
+    !status.per_thread.is_empty() && max > 0 && status.per_thread.iter().all(|thread| thread.clients >= max)
 }
 
 /// Why a service does not accept new clients on all threads.
@@ -48,8 +48,8 @@ pub(crate) fn refuses(service: &ServiceStatus) -> Option<String> {
     if let Some(drained) = service.drained {
         return Some(format!("draining: no new clients; {} connected", drained.remaining));
     }
-    if service.relief == Override::Off.name() {
-        let left = service.relief_left_ms.map(|ms| format!(" for {} s more", ms / 1000));
+    if service.relief_override == Override::Off.name() {
+        let left = service.override_left_ms.map(|ms| format!(" for {} s more", ms / 1000));
         return Some(format!("relief is off{}: no new clients", left.unwrap_or_default()));
     }
     let up = service.links.iter().filter(|link| link.state == "up").count();
@@ -62,17 +62,17 @@ pub(crate) fn refuses(service: &ServiceStatus) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{ContextStatus, Drained, LinkStatus};
+    use crate::status::{Drained, LinkStatus, ThreadStatus};
 
     #[test]
     fn a_helper_is_full_when_no_thread_accepts_clients() {
-        let thread = |clients| ContextStatus { clients, ..ContextStatus::default() };
+        let thread = |clients| ThreadStatus { clients, ..ThreadStatus::default() };
         let of = |clients: [u32; 2]| {
             health(&HelperStatus {
                 clients: clients.iter().sum(),
                 max_connections: 4,
                 max_connections_of_thread: 3,
-                contexts: clients.map(thread).to_vec(),
+                per_thread: clients.map(thread).to_vec(),
                 ..HelperStatus::default()
             })
         };
@@ -116,14 +116,17 @@ mod tests {
         let drains = ServiceStatus { drained, ..service(vec![link("up")]) };
         let why = of(vec![drains], false, 0).unwrap_err();
         assert_eq!(why, "cache: draining: no new clients; 3 connected\n");
-        let off =
-            |left| ServiceStatus { relief: "off".into(), relief_left_ms: left, ..service(vec![link("up")]) };
+        let off = |left| ServiceStatus {
+            relief_override: "off".into(),
+            override_left_ms: left,
+            ..service(vec![link("up")])
+        };
         let why = of(vec![off(None), off(Some(5000))], false, 0).unwrap_err();
         assert_eq!(
             why,
             "cache: relief is off: no new clients\ncache: relief is off for 5 s more: no new clients\n"
         );
-        let on = ServiceStatus { relief: "on".into(), ..service(vec![link("up")]) };
+        let on = ServiceStatus { relief_override: "on".into(), ..service(vec![link("up")]) };
         assert_eq!(of(vec![on], false, 0), Ok(()));
         let failed =
             HelperStatus { thread_failure: Some("thread net-0 failed".into()), ..HelperStatus::default() };

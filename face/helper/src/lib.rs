@@ -38,7 +38,7 @@ pub use metrics::METRICS;
 pub use rates::{Rates, ServiceRates};
 pub use registration::RegistrationStatus;
 pub use run::run;
-pub use status::{ContextLoad, ContextStatus, Drained, HelperStatus, LinkStatus, ServiceStatus};
+pub use status::{Drained, HelperStatus, LinkStatus, ServiceStatus, ThreadLoad, ThreadStatus};
 
 /// Default path of a helper's admin socket, see [`spillway_daemon::usual_socket`].
 pub fn usual_socket() -> std::path::PathBuf {

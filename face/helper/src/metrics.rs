@@ -9,12 +9,12 @@ use self::scrape::flag;
 use crate::status::{LINK_STATES, state_name};
 
 const NONE: &[&str] = &[];
-const CONTEXT: &[&str] = &["context"];
+const THREAD: &[&str] = &["thread"];
 const SERVICE: &[&str] = &["service"];
-const BOTH: &[&str] = &["service", "context"];
-const KIND: &[&str] = &["service", "context", "kind"];
-const REASON: &[&str] = &["service", "context", "reason"];
-const STATE: &[&str] = &["service", "context", "state"];
+const BOTH: &[&str] = &["service", "thread"];
+const CLIENT: &[&str] = &["service", "thread", "client"];
+const REASON: &[&str] = &["service", "thread", "reason"];
+const STATE: &[&str] = &["service", "thread", "state"];
 
 /// All metrics but [those of the process](spillway_metrics::process::METRICS).
 pub const METRICS: &[Metric] = &Declared::metrics(&ALL);
@@ -32,11 +32,11 @@ pub(crate) const ALL: [Declared<Scrape>; 47] = [
         "Whether the helper is draining: it refuses new clients, and present ones may finish.",
         |scrape, family| family.sample(&[], flag(scrape.status.draining)),
     ),
-    Declared::gauge("spillway_helper_contexts", NONE, "Network threads.", |scrape, family| {
+    Declared::gauge("spillway_helper_threads", NONE, "Network threads.", |scrape, family| {
         family.count(&[], scrape.status.threads as u64)
     }),
     Declared::gauge(
-        "spillway_helper_contexts_silent",
+        "spillway_helper_threads_silent",
         NONE,
         "Network threads that did not answer; all other metrics are without them.",
         |scrape, family| family.count(&[], scrape.status.threads_silent as u64),
@@ -48,34 +48,34 @@ pub(crate) const ALL: [Declared<Scrape>; 47] = [
         |scrape, family| family.count(&[], scrape.status.max_connections.into()),
     ),
     Declared::counter(
-        "spillway_helper_context_cpu_seconds_total",
-        CONTEXT,
+        "spillway_helper_thread_cpu_seconds_total",
+        THREAD,
         "CPU time of a network thread.",
-        |scrape, family| scrape.each_context(family, |thread| thread.cpu.as_secs_f64()),
+        |scrape, family| scrape.each_thread(family, |thread| thread.cpu.as_secs_f64()),
     ),
     Declared::gauge(
         "spillway_helper_buffered_bytes",
-        CONTEXT,
+        THREAD,
         "Bytes of memory for data from and to clients.",
-        |scrape, family| scrape.each_context(family, |thread| thread.status.buffered_bytes as f64),
+        |scrape, family| scrape.each_thread(family, |thread| thread.status.buffered_bytes as f64),
     ),
     Declared::gauge(
         "spillway_helper_memory_scarce",
-        CONTEXT,
+        THREAD,
         "Whether memory is scarce: clients that do not read are paused.",
-        |scrape, family| scrape.each_context(family, |thread| flag(thread.status.memory_is_scarce)),
+        |scrape, family| scrape.each_thread(family, |thread| flag(thread.status.memory_is_scarce)),
     ),
     Declared::counter(
         "spillway_helper_clients_paused_total",
-        CONTEXT,
+        THREAD,
         "Clients whose requests were not read because memory was scarce and they did not read their replies.",
-        |scrape, family| scrape.each_context(family, |thread| thread.status.paused as f64),
+        |scrape, family| scrape.each_thread(family, |thread| thread.status.paused as f64),
     ),
     Declared::counter(
         "spillway_helper_notices_dropped_total",
-        CONTEXT,
+        THREAD,
         "Log entries of network threads that were dropped because too many came at once.",
-        |scrape, family| scrape.each_context(family, |thread| thread.status.notices_dropped as f64),
+        |scrape, family| scrape.each_thread(family, |thread| thread.status.notices_dropped as f64),
     ),
     Declared::counter(
         "spillway_helper_log_lines_dropped_total",
@@ -85,16 +85,16 @@ pub(crate) const ALL: [Declared<Scrape>; 47] = [
     ),
     Declared::gauge(
         "spillway_helper_load_ratio",
-        &["context", "resource"],
+        &["thread", "resource"],
         "Load of a network thread, as answered to clients: cpu, network (0: no bound known), connections, memory, and \
          all (the largest of them, with clients that have just come).",
         |scrape, family| scrape.each_load(family),
     ),
     Declared::gauge(
         "spillway_helper_full",
-        CONTEXT,
+        THREAD,
         "Whether a network thread answers full to clients that ask for its load.",
-        |scrape, family| scrape.each_context(family, |thread| flag(thread.status.load.full)),
+        |scrape, family| scrape.each_thread(family, |thread| flag(thread.status.load.full)),
     ),
     Declared::gauge(
         "spillway_helper_listening",
@@ -178,19 +178,20 @@ pub(crate) const ALL: [Declared<Scrape>; 47] = [
     ),
     Declared::gauge(
         "spillway_helper_clients",
-        KIND,
-        "Clients connected now: raw (plain) or library.",
+        CLIENT,
+        "Clients connected now: plain or library.",
         |scrape, family| {
-            scrape.split(family, |s| [("raw", s.raw_clients.into()), ("library", s.library_clients.into())])
+            scrape
+                .split(family, |s| [("plain", s.plain_clients.into()), ("library", s.library_clients.into())])
         },
     ),
     Declared::counter(
         "spillway_helper_clients_accepted_total",
-        KIND,
-        "Plain clients accepted (raw), and virtual connections of library clients forwarded (library).",
+        CLIENT,
+        "Plain clients accepted, and virtual connections of library clients forwarded.",
         |scrape, family| {
             scrape.split(family, |s| {
-                [("raw", s.counters.raw_clients), ("library", s.counters.library_connections)]
+                [("plain", s.counters.plain_clients), ("library", s.counters.library_connections)]
             })
         },
     ),
@@ -223,13 +224,13 @@ pub(crate) const ALL: [Declared<Scrape>; 47] = [
         },
     ),
     Declared::counter(
-        "spillway_helper_load_questions_total",
+        "spillway_helper_load_queries_total",
         BOTH,
         "Questions of load answered.",
         |scrape, family| scrape.each(family, |s| s.counters.questions.answered),
     ),
     Declared::counter(
-        "spillway_helper_load_questions_refused_total",
+        "spillway_helper_load_queries_refused_total",
         REASON,
         "Questions of load that were not answered: off, address, malformed, key, proof.",
         |scrape, family| scrape.split(family, |s| s.counters.questions.refused_by_reason()),

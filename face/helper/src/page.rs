@@ -100,7 +100,7 @@ fn write_service(page: &mut String, service: &ServiceStatus, rates: Option<&Serv
         "<tr><td>{}</td><td>{}</td><td class=\"{class}\">{up} of {links}</td><td>{}</td><td>{}</td>",
         Text(&service.name),
         Text(&service.server),
-        service.raw_clients,
+        service.plain_clients,
         service.library_clients
     )?;
     for figure in [
@@ -115,7 +115,7 @@ fn write_service(page: &mut String, service: &ServiceStatus, rates: Option<&Serv
             None => page.write_str("<td>–</td>")?,
         }
     }
-    let reset = service.cut.total + service.clients_lost_with_link;
+    let reset = service.reset.total + service.clients_lost_with_link;
     writeln!(page, "<td>{}</td><td>{}</td><td>{reset}</td></tr>", service.stalls, service.refused.total)
 }
 
@@ -123,10 +123,10 @@ fn write_threads(page: &mut String, status: &HelperStatus, rates: Option<&Rates>
     page.write_str(
         "<div class=\"wide\"><table><tr><th>thread</th><th>CPU %</th><th>clients</th><th>KiB buffered</th></tr>\n",
     )?;
-    for (index, thread) in status.contexts.iter().enumerate() {
-        let cpu = rates.and_then(|rates| rates.context_cpu_percent.get(index));
+    for (index, thread) in status.per_thread.iter().enumerate() {
+        let cpu = rates.and_then(|rates| rates.thread_cpu_percent.get(index));
         let cpu = cpu.map_or("–".to_owned(), |percent| format!("{percent:.1}"));
-        let (number, clients, kib) = (thread.context, thread.clients, thread.buffered_bytes / 1024);
+        let (number, clients, kib) = (thread.thread, thread.clients, thread.buffered_bytes / 1024);
         writeln!(page, "<tr><td>{number}</td><td>{cpu}</td><td>{clients}</td><td>{kib}</td></tr>")?;
     }
     page.write_str("</table></div>\n")
@@ -201,7 +201,7 @@ mod tests {
         let page = |service| html(&HelperStatus { services: vec![service], ..HelperStatus::default() }, &[]);
         let accepts = page(service.clone());
         assert!(accepts.contains("healthy") && !accepts.contains("class=\"bad\""), "{accepts}");
-        let off = page(ServiceStatus { relief: "off".into(), ..service });
+        let off = page(ServiceStatus { relief_override: "off".into(), ..service });
         assert!(!off.contains("healthy") && !off.contains("class=\"good\""), "{off}");
         assert!(off.contains("a: relief is off: no new clients"), "{off}");
     }

@@ -1,6 +1,8 @@
 //! Rates between two snapshots of a helper's status.
 
 use serde::Serialize;
+use serde_json::{Value, json};
+use spillway_daemon::deprecated::add_old_fields;
 
 use crate::status::{HelperStatus, ServiceStatus};
 
@@ -10,7 +12,7 @@ pub struct Rates {
     /// Time between the snapshots, in seconds.
     pub seconds: f64,
     /// CPU of each network thread, in percent of one core.
-    pub context_cpu_percent: Vec<f64>,
+    pub thread_cpu_percent: Vec<f64>,
     /// Rates of each service of the later snapshot.
     pub services: Vec<ServiceRates>,
 }
@@ -43,23 +45,30 @@ pub struct ServiceRates {
 }
 
 impl Rates {
+    /// The JSON form, with the names of the version before.
+    pub fn to_value(&self) -> Value {
+        let mut document = json!({ "rates": self });
+        add_old_fields(&mut document);
+        document["rates"].take()
+    }
+
     /// The rates between two snapshots. `None` if they are of different processes, or in the wrong order.
     pub fn between(before: &HelperStatus, after: &HelperStatus) -> Option<Rates> {
         if before.pid != after.pid || after.uptime_ms <= before.uptime_ms {
             return None;
         }
         let seconds = (after.uptime_ms - before.uptime_ms) as f64 / 1000.0;
-        let cpu = after.contexts.iter().map(|context| {
-            let earlier = before.contexts.iter().find(|earlier| earlier.context == context.context);
-            let earlier = earlier.map_or(context.cpu_us, |earlier| earlier.cpu_us);
-            context.cpu_us.saturating_sub(earlier) as f64 / (seconds * 1e6) * 100.0
+        let cpu = after.per_thread.iter().map(|thread| {
+            let earlier = before.per_thread.iter().find(|earlier| earlier.thread == thread.thread);
+            let earlier = earlier.map_or(thread.cpu_us, |earlier| earlier.cpu_us);
+            thread.cpu_us.saturating_sub(earlier) as f64 / (seconds * 1e6) * 100.0
         });
         let blank = ServiceStatus::default();
         let services = after.services.iter().map(|service| {
             let earlier = before.services.iter().find(|earlier| earlier.name == service.name);
             ServiceRates::between(earlier.unwrap_or(&blank), service, seconds)
         });
-        Some(Rates { seconds, context_cpu_percent: cpu.collect(), services: services.collect() })
+        Some(Rates { seconds, thread_cpu_percent: cpu.collect(), services: services.collect() })
     }
 }
 
@@ -80,7 +89,7 @@ impl ServiceRates {
             delay_p99_us: delay.quantile(0.99),
             stalls_per_second: increase(|s| s.stalls) / seconds,
             refused_per_second: increase(|s| s.refused.total) / seconds,
-            reset_per_second: increase(|s| s.cut.total + s.clients_lost_with_link) / seconds,
+            reset_per_second: increase(|s| s.reset.total + s.clients_lost_with_link) / seconds,
         }
     }
 }
@@ -89,7 +98,7 @@ impl ServiceRates {
 mod tests {
     use super::*;
     use crate::distribution::Distribution;
-    use crate::status::ContextStatus;
+    use crate::status::ThreadStatus;
 
     fn status(uptime_ms: u64, cpu_us: u64, requests: u64) -> HelperStatus {
         let delay = Distribution { bounds: vec![100, 200], counts: vec![requests, 0, 0], sum: 0 };
@@ -101,14 +110,14 @@ mod tests {
             batch_delay_us: delay,
             ..ServiceStatus::default()
         };
-        let contexts = vec![ContextStatus { context: 0, cpu_us, ..ContextStatus::default() }];
-        HelperStatus { pid: 7, uptime_ms, contexts, services: vec![service], ..HelperStatus::default() }
+        let per_thread = vec![ThreadStatus { thread: 0, cpu_us, ..ThreadStatus::default() }];
+        HelperStatus { pid: 7, uptime_ms, per_thread, services: vec![service], ..HelperStatus::default() }
     }
 
     #[test]
     fn rates_cover_the_time_between_snapshots() {
         let rates = Rates::between(&status(1_000, 0, 1_000), &status(3_000, 500_000, 5_000)).unwrap();
-        assert_eq!((rates.seconds, rates.context_cpu_percent), (2.0, vec![25.0]));
+        assert_eq!((rates.seconds, rates.thread_cpu_percent), (2.0, vec![25.0]));
         let cache = &rates.services[0];
         assert_eq!((cache.requests_per_second, cache.batches_per_second), (2_000.0, 200.0));
         assert_eq!((cache.messages_per_batch, cache.delay_p50_us), (Some(10.0), Some(50.0)));

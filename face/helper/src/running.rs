@@ -14,7 +14,7 @@ use crate::listeners::{ListenerKind, ListenerTable};
 use crate::log::Names;
 use crate::registration::Registrars;
 use crate::relay_app::RelayApp;
-use crate::status::{HelperStatus, ServiceStatus, ThreadStatus};
+use crate::status::{HelperStatus, ServiceStatus, ThreadSnapshot};
 use tracing::warn;
 
 /// Time for a network thread to answer before it counts as silent. It answers after each turn (microseconds).
@@ -65,14 +65,14 @@ impl Running {
     }
 
     /// The helper's status, and that of each thread that answers, with the thread's number.
-    pub fn status_by_thread(&self) -> (HelperStatus, Vec<(usize, ThreadStatus)>) {
+    pub fn status_by_thread(&self) -> (HelperStatus, Vec<(usize, ThreadSnapshot)>) {
         let mut status = self.status_without_threads();
         let mut threads = Vec::with_capacity(self.remotes.len());
         for (number, remote) in self.remotes.iter().enumerate() {
             let answer = remote.ask_within(STATUS_TIMEOUT, |now, app, _| {
                 let mut status = app.relay.status();
                 status.notices_dropped += app.notices_dropped;
-                ThreadStatus { status, cpu: thread_cpu(), now }
+                ThreadSnapshot { status, cpu: thread_cpu(), now }
             });
             match answer {
                 Ok(thread) => {

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use spillway_daemon::deprecated::add_old_fields;
 use spillway_policy::Override;
 use spillway_relay::{LinkState, Load, Status};
 use spillway_transport::Time;
@@ -16,7 +18,7 @@ use crate::registration::RegistrationStatus;
 
 /// The status of one network thread.
 #[derive(Clone, Debug)]
-pub(crate) struct ThreadStatus {
+pub(crate) struct ThreadSnapshot {
     pub status: Status,
     /// CPU time of the thread.
     pub cpu: Duration,
@@ -68,16 +70,16 @@ pub struct HelperStatus {
     pub clients_paused: u64,
     /// The network threads that answered.
     #[serde(default)]
-    pub contexts: Vec<ContextStatus>,
+    pub per_thread: Vec<ThreadStatus>,
     /// The services, in the order of the configuration.
     pub services: Vec<ServiceStatus>,
 }
 
 /// One network thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContextStatus {
+pub struct ThreadStatus {
     /// Number of the thread.
-    pub context: usize,
+    pub thread: usize,
     /// CPU time of the thread, in microseconds.
     pub cpu_us: u64,
     /// Clients of all services.
@@ -86,30 +88,37 @@ pub struct ContextStatus {
     pub buffered_bytes: u64,
     /// The load that clients get as an answer.
     #[serde(default)]
-    pub load: ContextLoad,
+    pub load: ThreadLoad,
 }
 
 /// Load of a thread. Each resource is in 1/1000 of the thread's limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContextLoad {
+pub struct ThreadLoad {
     /// CPU time of the thread's core or quota.
-    pub cpu: u16,
+    pub cpu_permille: u16,
     /// Network bandwidth; 0 if the limit is not known.
-    pub network: u16,
+    pub network_permille: u16,
     /// Number of clients.
-    pub connections: u16,
+    pub connections_permille: u16,
     /// Memory for clients' data.
-    pub memory: u16,
+    pub memory_permille: u16,
     /// The largest of these, with clients that have just come, in millionths.
-    pub load: u32,
+    pub load_ppm: u32,
     /// Whether the thread answers `full` to clients that ask for its load.
     pub full: bool,
 }
 
-impl From<Load> for ContextLoad {
-    fn from(load: Load) -> ContextLoad {
+impl From<Load> for ThreadLoad {
+    fn from(load: Load) -> ThreadLoad {
         let Load { cpu, network, connections, memory, load, full, .. } = load;
-        ContextLoad { cpu, network, connections, memory, load, full }
+        ThreadLoad {
+            cpu_permille: cpu,
+            network_permille: network,
+            connections_permille: connections,
+            memory_permille: memory,
+            load_ppm: load,
+            full,
+        }
     }
 }
 
@@ -126,10 +135,11 @@ pub struct ServiceStatus {
     pub link_listen: Vec<SocketAddr>,
     /// The operator's override: `auto`, `on`, `off`.
     #[serde(default)]
-    pub relief: String,
+    #[serde(rename = "override")]
+    pub relief_override: String,
     /// Time until the override ends, in milliseconds; `None`: without limit.
     #[serde(default)]
-    pub relief_left_ms: Option<u64>,
+    pub override_left_ms: Option<u64>,
     /// The service's registration, if it has one.
     #[serde(default)]
     pub registration: Option<RegistrationStatus>,
@@ -144,7 +154,7 @@ pub struct ServiceStatus {
     /// Links to the server.
     pub links: Vec<LinkStatus>,
     /// Plain clients connected now.
-    pub raw_clients: u32,
+    pub plain_clients: u32,
     /// Library clients connected now.
     pub library_clients: u32,
     /// Data messages in each batch to the server, on average.
@@ -186,9 +196,9 @@ pub struct ServiceStatus {
     #[serde(default)]
     pub batch_delay_us: Distribution,
     /// Plain clients accepted.
-    pub raw_clients_taken: u64,
+    pub plain_clients_accepted: u64,
     /// Virtual connections of library clients forwarded.
-    pub library_connections_taken: u64,
+    pub library_connections_accepted: u64,
     /// Links that came up.
     pub links_up: u64,
     /// Links that were lost after they had come up.
@@ -198,16 +208,16 @@ pub struct ServiceStatus {
     /// Clients refused.
     pub refused: Refused,
     /// Clients reset for data that they do not read or for protocol errors.
-    pub cut: Cut,
+    pub reset: Resets,
     /// Questions of load that were answered.
     #[serde(default)]
-    pub questions_answered: u64,
+    pub load_queries_answered: u64,
     /// Questions of load that were not answered, by reason.
     #[serde(default)]
-    pub questions_refused: BTreeMap<String, u64>,
+    pub load_queries_refused: BTreeMap<String, u64>,
     /// Library clients sent to other helpers, because the load was too high.
     #[serde(default)]
-    pub shed: u64,
+    pub library_clients_sent_away: u64,
 }
 
 /// One link of one thread.
@@ -258,7 +268,7 @@ pub struct Refused {
 /// Clients reset for data that they do not read or for protocol errors, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is a reason of the relay's `Cut`")]
-pub struct Cut {
+pub struct Resets {
     pub total: u64,
     pub buffer: u64,
     pub memory: u64,
@@ -266,17 +276,23 @@ pub struct Cut {
 }
 
 impl HelperStatus {
-    /// The JSON form, with a line end.
+    /// The JSON form, with the names of the version before.
+    pub fn to_value(&self) -> Value {
+        let mut document = json!(self);
+        add_old_fields(&mut document);
+        document
+    }
+
+    /// The JSON form as text, with a line end.
     pub fn to_json(&self) -> String {
-        // Cannot fail: keys are strings.
-        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+        format!("{:#}\n", self.to_value())
     }
 
     /// Adds the status of thread `number` to the totals.
-    pub(crate) fn add(&mut self, number: usize, thread: &ThreadStatus) {
-        let ThreadStatus { status, cpu, now } = thread;
-        self.contexts.push(ContextStatus {
-            context: number,
+    pub(crate) fn add(&mut self, number: usize, thread: &ThreadSnapshot) {
+        let ThreadSnapshot { status, cpu, now } = thread;
+        self.per_thread.push(ThreadStatus {
+            thread: number,
             cpu_us: u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX),
             clients: status.clients,
             buffered_bytes: status.buffered_bytes as u64,
@@ -339,17 +355,17 @@ impl ServiceStatus {
         self.removed |= service.removed;
         // The same on every thread.
         let (relief, until) = (service.relief.at(now), service.relief.until());
-        self.relief = relief.name().to_owned();
+        self.relief_override = relief.name().to_owned();
         let left = until.filter(|_| relief != Override::Auto).map(|until| until.since(now));
-        self.relief_left_ms = left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+        self.override_left_ms = left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
         if let Some(drained) = service.drained {
             let total = self.drained.get_or_insert_default();
             total.moved += drained.moved;
             total.left += drained.left;
             total.failed += drained.failed;
-            total.remaining += u64::from(service.raw_clients + service.library_clients);
+            total.remaining += u64::from(service.plain_clients + service.library_clients);
         }
-        self.raw_clients += service.raw_clients;
+        self.plain_clients += service.plain_clients;
         self.library_clients += service.library_clients;
         let traffic = &service.traffic;
         self.batches_sent += traffic.batches_sent;
@@ -368,18 +384,18 @@ impl ServiceStatus {
         self.request_bytes += counters.requests.bytes;
         self.replies += counters.replies.segments;
         self.reply_bytes += counters.replies.bytes;
-        self.raw_clients_taken += counters.raw_clients;
-        self.library_connections_taken += counters.library_connections;
+        self.plain_clients_accepted += counters.plain_clients;
+        self.library_connections_accepted += counters.library_connections;
         self.links_up += counters.links_up;
         self.links_lost += counters.links_lost;
         self.clients_lost_with_link += counters.lost_with_link;
         self.refused.add(&counters.refused);
-        self.cut.add(&counters.cut);
-        self.questions_answered += counters.questions.answered;
+        self.reset.add(&counters.cut);
+        self.load_queries_answered += counters.questions.answered;
         for (reason, questions) in counters.questions.refused_by_reason() {
-            *self.questions_refused.entry(reason.to_owned()).or_default() += questions;
+            *self.load_queries_refused.entry(reason.to_owned()).or_default() += questions;
         }
-        self.shed += counters.shed;
+        self.library_clients_sent_away += counters.shed;
     }
 }
 
@@ -406,7 +422,7 @@ impl fmt::Display for Refused {
     }
 }
 
-impl Cut {
+impl Resets {
     fn add(&mut self, cut: &spillway_relay::Cuts) {
         self.total += cut.buffer + cut.memory + cut.protocol;
         self.buffer += cut.buffer;
@@ -455,9 +471,9 @@ impl fmt::Display for ServiceStatus {
             let state = if self.removed { "removed" } else { "draining" };
             write!(f, " ({state}: {moved} moved, {left} left, {failed} failed, {remaining} connected)")?;
         }
-        if !["", Override::Auto.name()].contains(&self.relief.as_str()) {
-            write!(f, ", relief {}", self.relief)?;
-            if let Some(left) = self.relief_left_ms {
+        if !["", Override::Auto.name()].contains(&self.relief_override.as_str()) {
+            write!(f, ", relief {}", self.relief_override)?;
+            if let Some(left) = self.override_left_ms {
                 write!(f, " for {} s more", left / 1000)?;
             }
         }
@@ -470,15 +486,15 @@ impl fmt::Display for ServiceStatus {
             _ if encrypted == up => write!(f, " (encrypted)")?,
             _ => write!(f, " ({encrypted} encrypted)")?,
         }
-        write!(f, ", {} plain and {} library clients", self.raw_clients, self.library_clients)?;
+        write!(f, ", {} plain and {} library clients", self.plain_clients, self.library_clients)?;
         write!(f, ", {:.1} messages a batch", self.messages_per_batch)?;
-        write!(f, ", {}, {} reset", self.refused, self.cut.total + self.clients_lost_with_link)?;
-        let unanswered: u64 = self.questions_refused.values().sum();
-        if self.questions_answered + unanswered > 0 {
-            write!(f, ", {} questions of load answered, {unanswered} not", self.questions_answered)?;
+        write!(f, ", {}, {} reset", self.refused, self.reset.total + self.clients_lost_with_link)?;
+        let unanswered: u64 = self.load_queries_refused.values().sum();
+        if self.load_queries_answered + unanswered > 0 {
+            write!(f, ", {} questions of load answered, {unanswered} not", self.load_queries_answered)?;
         }
-        if self.shed > 0 {
-            write!(f, ", {} sent to other helpers", self.shed)?;
+        if self.library_clients_sent_away > 0 {
+            write!(f, ", {} sent to other helpers", self.library_clients_sent_away)?;
         }
         self.registration.iter().try_for_each(|registration| write!(f, ", {registration}"))
     }

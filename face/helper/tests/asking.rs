@@ -100,8 +100,8 @@ fn the_thread_that_answers_is_the_one_that_serves() {
         wait("all clients", || helper.status().clients == 40);
         let metrics = metrics(&helper);
         for context in ["0", "1", "2"] {
-            let labels = [("context", context)];
-            let answered = metrics["spillway_helper_load_questions_total"].sum(&labels);
+            let labels = [("thread", context)];
+            let answered = metrics["spillway_helper_load_queries_total"].sum(&labels);
             let clients = metrics["spillway_helper_clients"].sum(&labels);
             // A client whose port was in use has asked and not connected.
             let unconnected = (asked - streams.len()) as f64;
@@ -111,7 +111,7 @@ fn the_thread_that_answers_is_the_one_that_serves() {
             );
             assert!(clients > 0.0, "context {context} has its share");
         }
-        assert_eq!(helper.status().services[0].questions_answered, asked as u64);
+        assert_eq!(helper.status().services[0].load_queries_answered, asked as u64);
     }
 }
 
@@ -121,14 +121,14 @@ fn questions_with_a_wrong_key_or_format_are_counted_and_not_answered() {
     let (helper, target) = start(server.address, 1, "127.0.0.1:0");
     let stranger = LinkTarget { key: Key::from_secret([9; 32]), ..target.clone() };
     let mut ask = Ask::start(Instant::now(), &[stranger], 1).expect("a socket");
-    let refused = |reason: &str| helper.status().services[0].questions_refused[reason];
+    let refused = |reason: &str| helper.status().services[0].load_queries_refused[reason];
     wait("the question to be counted", || refused("key") == 1);
     ask.handle_ready();
     assert!(matches!(outcome(&mut ask), Asked::Helper { heard: false, .. }), "no helper has answered");
     let noise = UdpSocket::bind("127.0.0.1:0").expect("a free port");
     noise.send_to(b"hello?", target.address).expect("loopback");
     wait("the noise to be counted", || refused("malformed") == 1);
-    assert_eq!(helper.status().services[0].questions_answered, 0);
+    assert_eq!(helper.status().services[0].load_queries_answered, 0);
     assert!(helper.status().to_string().contains("0 questions of load answered, 2 not"));
 }
 

@@ -53,7 +53,7 @@ fn clients_are_served_on_several_threads() {
         }
     });
     let status = helper.status();
-    assert_eq!((status.clients, status.services[0].raw_clients), (200, 200));
+    assert_eq!((status.clients, status.services[0].plain_clients), (200, 200));
     assert_eq!(status.services[0].refused.total, 0);
     assert!(status.services[0].links.iter().all(|link| link.connections > 0), "{status}");
     // The end of a client's stream reaches the server, and the server's end comes back after the last byte.
@@ -253,10 +253,10 @@ fn status_is_the_same_as_json() {
     let mut status = spillway_helper::query(&path).expect("the helper answers");
     let again: HelperStatus = serde_json::from_str(&status.to_json()).expect("JSON");
     assert_eq!(again, status);
-    assert_eq!(status.contexts.len(), 2);
+    assert_eq!(status.per_thread.len(), 2);
     // Uptime and CPU time change between the two snapshots.
-    (status.uptime_ms, status.contexts) = (0, Vec::new());
-    assert_eq!(status, HelperStatus { uptime_ms: 0, contexts: Vec::new(), ..helper.status() });
+    (status.uptime_ms, status.per_thread) = (0, Vec::new());
+    assert_eq!(status, HelperStatus { uptime_ms: 0, per_thread: Vec::new(), ..helper.status() });
     assert_eq!((status.threads, status.pid), (2, std::process::id()));
     helper.stop();
     assert!(!path.exists(), "the socket's file is removed");

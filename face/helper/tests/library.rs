@@ -67,8 +67,8 @@ fn many_clients_through_one_helper() {
         }
     }
     let status: HelperStatus = helper.status();
-    assert_eq!((status.services[0].library_clients, status.services[0].raw_clients), (100, 0));
-    assert_eq!(status.services[0].library_connections_taken, 100);
+    assert_eq!((status.services[0].library_clients, status.services[0].plain_clients), (100, 0));
+    assert_eq!(status.services[0].library_connections_accepted, 100);
     drop(clients);
     wait("no client left", || helper.status().clients == 0);
     wait("no virtual connection left", || server.connections() == 0);

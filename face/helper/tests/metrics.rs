@@ -58,17 +58,21 @@ fn every_metric_has_samples_and_the_right_values() {
         let found = (family.kind.as_str(), !family.samples.is_empty());
         assert_eq!(found, (metric.kind.name(), true), "{}", metric.name);
     }
-    assert_eq!(scrape.len(), METRICS.len() + process::METRICS.len(), "all are in the registry");
+    let old = scrape.keys().filter(|name| name.contains("context") || name.contains("questions")).count();
+    assert_eq!(scrape.len() - old, METRICS.len() + process::METRICS.len(), "all are in the registry");
+    assert_eq!(old, 5, "the names of the version before are served, too");
+    assert_eq!(scrape["spillway_helper_contexts"].sum(&[]), scrape["spillway_helper_threads"].sum(&[]));
+    assert_eq!(scrape["spillway_helper_clients"].sum(&[("kind", "raw")]), 6.0);
     let sum = |name: &str, labels: &[(&str, &str)]| scrape[name].sum(labels);
     let service = ("service", "cache \"quoted\\\"");
     assert_eq!(sum("spillway_helper_request_bytes_total", &[service]), 30_000.0);
     assert_eq!(sum("spillway_helper_reply_bytes_total", &[service]), 30_000.0);
     assert!(sum("spillway_helper_request_segments_total", &[service]) >= 30.0);
-    assert_eq!(sum("spillway_helper_clients", &[service, ("kind", "raw")]), 6.0);
-    assert_eq!(sum("spillway_helper_clients_accepted_total", &[("kind", "raw")]), 6.0);
+    assert_eq!(sum("spillway_helper_clients", &[service, ("client", "plain")]), 6.0);
+    assert_eq!(sum("spillway_helper_clients_accepted_total", &[("client", "plain")]), 6.0);
     assert_eq!(sum("spillway_helper_links", &[("state", "up")]), 2.0);
-    assert_eq!(sum("spillway_helper_links_established_total", &[("context", "1")]), 1.0);
-    assert!(sum("spillway_helper_context_cpu_seconds_total", &[]) > 0.0);
+    assert_eq!(sum("spillway_helper_links_established_total", &[("thread", "1")]), 1.0);
+    assert!(sum("spillway_helper_thread_cpu_seconds_total", &[]) > 0.0);
     assert_eq!(sum("spillway_helper_registered", &[service]), 0.0);
     assert_eq!(sum("spillway_helper_registrations_total", &[service]), 0.0);
     assert!(sum("spillway_helper_registration_failures_total", &[service]) > 0.0);
@@ -85,7 +89,7 @@ fn every_metric_has_samples_and_the_right_values() {
         status.services[0].refused.by_reason.keys().map(String::as_str).eq(reasons),
         "status and metrics have the same reasons"
     );
-    assert_eq!(status.contexts.len(), 2);
+    assert_eq!(status.per_thread.len(), 2);
     let (code, page) = get(&helper, "/");
     assert_eq!(code, 200);
     assert!(

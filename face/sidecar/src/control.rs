@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use spillway_daemon::deprecated::read_old_fields;
 use spillway_daemon::{Answers, AskError, OverrideOutcome, Rights};
 use spillway_metrics::Exposition;
 use spillway_policy::Override;
@@ -47,7 +48,7 @@ impl Answers for Shared {
 
     fn answer(&self, request: Request) -> Result<Value, String> {
         match request {
-            Request::Status {} => Ok(json!(self.status())),
+            Request::Status {} => Ok(self.status().to_value()),
             Request::Relief { service, word, lasts_ms } => {
                 set_override(self, &service, &word, lasts_ms).map(|outcome| json!(outcome))
             }
@@ -86,7 +87,9 @@ fn set_override(
 /// # Errors
 /// The socket does not answer within ten seconds, or the program behind it is not a sidecar.
 pub fn query(path: &Path) -> Result<SidecarStatus, AskError> {
-    spillway_daemon::ask_for(path, &Request::Status {}, ASK_TIMEOUT)
+    let mut status: Value = spillway_daemon::ask_for(path, &Request::Status {}, ASK_TIMEOUT)?;
+    read_old_fields(&mut status);
+    serde_json::from_value(status).map_err(|error| AskError::Answer(error.to_string()))
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ const ALL: [Declared<Snapshot>; 25] = [
         "spillway_sidecar_connections_accepted_total",
         NONE,
         "Local connections accepted.",
-        |snapshot, family| family.count(&[], snapshot.status.taken),
+        |snapshot, family| family.count(&[], snapshot.status.accepted),
     ),
     Declared::counter(
         "spillway_sidecar_connections_announced_total",
@@ -146,7 +146,7 @@ const ALL: [Declared<Snapshot>; 25] = [
         "spillway_sidecar_measuring_given_up_total",
         REASON,
         "Connections whose requests could not be parsed any more; their bytes are still forwarded.",
-        |snapshot, family| by_reason(family, &snapshot.status.gave_up),
+        |snapshot, family| by_reason(family, &snapshot.status.measuring_given_up),
     ),
     Declared::histogram(
         "spillway_sidecar_reply_latency_seconds",

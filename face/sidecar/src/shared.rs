@@ -177,7 +177,7 @@ impl Shared {
                 Protocol::Tcp => "tcp",
             }
             .into(),
-            relief: first.word.name().into(),
+            relief_override: first.word.name().into(),
             relief_stage: first.stage.into(),
             decisions: self.decisions(),
             sla_us: u64::try_from(settings.sla.as_micros()).unwrap_or(u64::MAX),
@@ -195,7 +195,7 @@ impl Shared {
             threads_scarce: self.sum(|counters| counters.is_scarce.value()),
             connections_paused: self.sum(|counters| counters.paused.value()),
             max_memory_bytes: settings.max_memory,
-            taken: self.sum(|counters| counters.taken.value()),
+            accepted: self.sum(|counters| counters.taken.value()),
             announced: self.sum(|counters| counters.announced.value()),
             refused: self.sums(|counters| &counters.refused),
             ended: self.sums(|counters| &counters.ended),
@@ -205,7 +205,7 @@ impl Shared {
             reply_bytes: self.sum(|counters| counters.reply_bytes.value()),
             replies: self.sum(|counters| counters.replies.value()),
             replies_unmeasured: self.sum(|counters| counters.unmeasured.value()),
-            gave_up: self.sums(|counters| &counters.gave_up),
+            measuring_given_up: self.sums(|counters| &counters.gave_up),
             latency_direct: LatencyStatus::of(&direct),
             latency_helped: LatencyStatus::of(&helped),
         }

@@ -5,6 +5,8 @@ use std::fmt;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use spillway_daemon::deprecated::add_old_fields;
 
 /// A snapshot of a sidecar. The admin socket and `/status` answer with its JSON form, to which fields may be added.
 /// Counters count since the start.
@@ -31,7 +33,8 @@ pub struct SidecarStatus {
     /// The clients' protocol, for measuring latency: `memcached`, `redis` or `tcp`.
     pub protocol: String,
     /// The operator's override: `auto`, `on` or `off`.
-    pub relief: String,
+    #[serde(rename = "override")]
+    pub relief_override: String,
     /// The relief policy's stage on the first thread: `direct`, `late`, `comparing`, `moving`, `trial`, `helped` or
     /// `backed off`.
     pub relief_stage: String,
@@ -70,7 +73,7 @@ pub struct SidecarStatus {
     /// The configured limit of `buffered_bytes`.
     pub max_memory_bytes: u64,
     /// Local connections accepted.
-    pub taken: u64,
+    pub accepted: u64,
     /// Local connections accepted with a load balancer's PROXY header.
     pub announced: u64,
     /// Local connections rejected, by reason.
@@ -90,7 +93,7 @@ pub struct SidecarStatus {
     /// Replies whose latency says nothing about the server, such as those of blocking commands.
     pub replies_unmeasured: u64,
     /// Connections whose latency is not measured any more, by reason.
-    pub gave_up: BTreeMap<String, u64>,
+    pub measuring_given_up: BTreeMap<String, u64>,
     /// Latency of replies on the server's own link port, of the last 10 to 20 seconds.
     pub latency_direct: LatencyStatus,
     /// Latency of replies through helpers, of the last 10 to 20 seconds.
@@ -124,8 +127,14 @@ impl LatencyStatus {
 impl SidecarStatus {
     /// The JSON form.
     pub fn to_json(&self) -> String {
-        // Cannot fail: the fields are strings, numbers, lists and maps with string keys.
-        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+        format!("{:#}\n", self.to_value())
+    }
+
+    /// The JSON form, with the names of the version before.
+    pub fn to_value(&self) -> Value {
+        let mut document = json!(self);
+        add_old_fields(&mut document);
+        document
     }
 
     /// One short line for a service manager.
@@ -154,7 +163,7 @@ impl fmt::Display for SidecarStatus {
         writeln!(f, "{} of {}", self.summary(), self.max_connections)?;
         let helpers = self.helpers.len();
         write!(f, "{} ({}) at {}, {helpers} helpers known", self.name, self.protocol, self.server)?;
-        write!(f, ", relief {} ({})", self.relief, self.relief_stage)?;
+        write!(f, ", relief {} ({})", self.relief_override, self.relief_stage)?;
         write!(f, "; listening on {}", self.listen.join(", "))?;
         for (name, latency) in [("direct", self.latency_direct), ("helped", self.latency_helped)] {
             if latency.count > 0 {

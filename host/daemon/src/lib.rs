@@ -12,6 +12,7 @@
 #![deny(unsafe_code)]
 
 mod admin;
+pub mod deprecated;
 mod descriptors;
 mod documents;
 mod log;

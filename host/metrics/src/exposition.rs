@@ -85,6 +85,11 @@ impl Exposition {
         Family { text: &mut self.text, metric: *metric }
     }
 
+    /// Replaces the text written so far.
+    pub fn rewrite(&mut self, rewritten: impl FnOnce(&str) -> String) {
+        self.text = rewritten(&self.text);
+    }
+
     /// The complete text.
     pub fn into_text(self) -> String {
         self.text

@@ -66,7 +66,7 @@ impl Relay {
         out.release(conn, if has_gate { client.stream_offset(0) } else { u64::MAX });
         client.grant(now, conn, linked, &mut self.memory, out);
         self.put_client(conn, ConnRole::Plain(client));
-        self.service_mut(service).counters_mut().raw_clients += 1;
+        self.service_mut(service).counters_mut().plain_clients += 1;
         Ok(())
     }
 

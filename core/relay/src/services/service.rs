@@ -21,7 +21,7 @@ pub(crate) struct Service {
     /// Indexes of the service's links, replaced ones included.
     links: Vec<usize>,
     is_listening: bool,
-    raw_clients: u32,
+    plain_clients: u32,
     library_clients: u32,
     counters: ServiceCounters,
     /// Totals of links that were closed for good.
@@ -50,7 +50,7 @@ impl Service {
             config,
             links: Vec::new(),
             is_listening: false,
-            raw_clients: 0,
+            plain_clients: 0,
             library_clients: 0,
             counters: ServiceCounters::default(),
             closed_links: LinkTotals::default(),
@@ -111,7 +111,7 @@ impl Service {
     /// The service is no longer configured. False: it was removed before.
     #[must_use]
     pub(crate) fn remove(&mut self) -> bool {
-        self.config.raw_listeners.clear();
+        self.config.plain_listeners.clear();
         self.config.link_listeners.clear();
         !core::mem::replace(&mut self.is_removed, true)
     }
@@ -157,7 +157,7 @@ impl Service {
 
     /// Number of plain and library clients, lingering ones included.
     pub(crate) fn clients(&self) -> u32 {
-        self.raw_clients + self.library_clients
+        self.plain_clients + self.library_clients
     }
 
     pub(crate) fn library_clients(&self) -> u32 {
@@ -178,7 +178,7 @@ impl Service {
 
     fn count_mut(&mut self, client_type: ClientType) -> &mut u32 {
         match client_type {
-            ClientType::Plain => &mut self.raw_clients,
+            ClientType::Plain => &mut self.plain_clients,
             ClientType::Library => &mut self.library_clients,
         }
     }
@@ -268,7 +268,7 @@ impl Service {
             drained: self.drain.map(|drain| drain.counts()),
             removed: self.is_removed,
             links,
-            raw_clients: self.raw_clients,
+            plain_clients: self.plain_clients,
             library_clients: self.library_clients,
             counters,
             traffic,

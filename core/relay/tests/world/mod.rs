@@ -152,7 +152,7 @@ pub const SERVER: &str = "10.0.0.5:11411";
 /// Listener 0: plain clients; 1: library clients. Batches leave at the end of each turn.
 pub fn config() -> Config {
     let service = ServiceConfig {
-        raw_listeners: vec![0],
+        plain_listeners: vec![0],
         link_listeners: vec![1],
         keys: vec![helper_key()],
         client_keys: Some(client_ring()),

@@ -10,9 +10,9 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
+use spillway_daemon::deprecated::renamed;
 use spillway_wire::preamble::Role;
 
-use super::deprecated::renamed;
 use super::output::Report;
 use finding::{Finding, State};
 

@@ -3,7 +3,6 @@
 pub(crate) mod assess;
 pub(crate) mod check;
 pub(crate) mod connections;
-mod deprecated;
 pub(crate) mod doctor;
 pub(crate) mod drain;
 pub(crate) mod exporter;

@@ -5,8 +5,7 @@ use std::io::{self, BufWriter, Write, stdout};
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-
-use super::deprecated;
+use spillway_daemon::deprecated;
 
 /// Version of the envelope's form.
 const SCHEMA: u32 = 1;

@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use spillway_daemon::deprecated::add_old_fields;
 use spillway_policy::Override;
 use spillway_shim_core::status::{
     ConnectionStatus, Counter, Request, ServerPage, ServerStatus, Traffic, Unreadable, ask_all, find,
@@ -163,8 +164,8 @@ pub(crate) fn as_json(page: &ServerPage, status: &ServerStatus) -> Value {
         "pid_namespace": page.pid_namespace,
         "net_namespace": page.net_namespace,
         "state": status.state.name(),
-        "relief": status.relief.name(),
-        "relief_left_ms": status.relief_left.map(millis),
+        "override": status.relief.name(),
+        "override_left_ms": status.relief_left.map(millis),
         "age_ms": millis(status.age),
         "helped_port": status.helped_port,
         "link_address": status.link_address,
@@ -176,7 +177,9 @@ pub(crate) fn as_json(page: &ServerPage, status: &ServerStatus) -> Value {
     let counted = status.counters.iter().filter(|(what, _)| !is_refusal(*what));
     add(&mut value, counted.map(|(what, number)| (what.name(), *number)));
     add(&mut value, status.traffic.iter().map(|(what, number)| (what.name(), *number)));
-    value
+    let mut list = json!({ "servers": [value] });
+    add_old_fields(&mut list);
+    list["servers"][0].take()
 }
 
 /// Links, virtual connections and sessions that the server refused, by reason.

@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use spillway_auth::Key;
 use spillway_batch::{AddressRange, Encryption};
 use spillway_daemon::AdminGroup;
+use spillway_daemon::deprecated::renamed;
 use spillway_discovery::{EtcdAccess, EtcdFiles, Source};
 use spillway_policy::{ASKED_DEFAULT, Override};
 use spillway_sidecar::{Listen, Settings, loopback};
@@ -16,7 +17,6 @@ use spillway_values::{
 };
 use tracing::warn;
 
-use super::deprecated::renamed;
 use super::doctor::link_problem;
 use super::output;
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
+use spillway_daemon::deprecated::read_old_fields;
 use spillway_helper::HelperStatus;
 use spillway_helper::control::{AskError, Request, ask};
 use spillway_shim_core::status::{Unreadable, find};
@@ -48,7 +49,8 @@ enum Answer {
 impl Answer {
     fn of(socket: &Path) -> Result<Answer, AskError> {
         let answer = |error: serde_json::Error| AskError::Answer(error.to_string());
-        let document: Value = ask(socket, &Request::Status {})?;
+        let mut document: Value = ask(socket, &Request::Status {})?;
+        read_old_fields(&mut document);
         if document["kind"] == "sidecar" {
             let status = serde_json::from_value(document).map_err(answer)?;
             return Ok(Answer::Sidecar(Box::new(status)));
@@ -58,8 +60,8 @@ impl Answer {
 
     fn as_json(&self) -> Value {
         match self {
-            Answer::Helper(status) => json!(status),
-            Answer::Sidecar(status) => json!(status),
+            Answer::Helper(status) => status.to_value(),
+            Answer::Sidecar(status) => status.to_value(),
         }
     }
 }
@@ -102,6 +104,7 @@ fn show_all() -> Report {
     let here = helpers.iter().map(ToString::to_string).chain(sidecars.iter().map(ToString::to_string));
     let lines = here.chain(servers.iter().map(|(page, status)| servers::as_text(page, status))).collect();
     let servers: Vec<Value> = servers.iter().map(|(page, status)| servers::as_json(page, status)).collect();
+    let helpers: Vec<Value> = helpers.iter().map(HelperStatus::to_value).collect();
     let (helper, sidecar) = (helpers.first(), sidecars.first());
     let result = json!({
         "helper": helper, "helpers": helpers, "sidecar": sidecar, "sidecars": sidecars, "servers": servers

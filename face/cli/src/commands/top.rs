@@ -156,7 +156,9 @@ fn print(args: &Args, seen: &Snapshot) -> io::Result<()> {
 
 fn as_json(seen: &HelperSample) -> Value {
     match &seen.status {
-        Ok(status) => json!({ "socket": seen.socket, "status": status, "rates": seen.rates }),
+        Ok(status) => {
+            json!({ "socket": seen.socket, "status": status.to_value(), "rates": seen.rates.as_ref().map(Rates::to_value) })
+        }
         Err(error) => json!({ "socket": seen.socket, "error": error }),
     }
 }

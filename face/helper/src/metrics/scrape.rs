@@ -5,15 +5,15 @@ use spillway_relay::ServiceStatus;
 
 use crate::distribution::Distribution;
 use crate::registration::RegistrationStatus;
-use crate::status::{self, HelperStatus, ThreadStatus};
+use crate::status::{self, HelperStatus, ThreadSnapshot};
 
 #[derive(Debug)]
 pub(crate) struct Scrape {
     /// Sum over all threads.
     pub(super) status: HelperStatus,
     /// Threads with their numbers as label values.
-    contexts: Vec<(String, ThreadStatus)>,
-    /// Indexes of context and service in `contexts`, sorted by the service's name.
+    threads: Vec<(String, ThreadSnapshot)>,
+    /// Indexes of thread and service in `threads`, sorted by the service's name.
     services: Vec<(usize, usize)>,
 }
 
@@ -23,32 +23,32 @@ pub(super) fn flag(is_set: bool) -> f64 {
 
 impl Scrape {
     /// `status` is the sum of `threads`, which have their numbers.
-    pub(crate) fn new(status: HelperStatus, threads: Vec<(usize, ThreadStatus)>) -> Scrape {
-        let contexts: Vec<(String, ThreadStatus)> =
+    pub(crate) fn new(status: HelperStatus, threads: Vec<(usize, ThreadSnapshot)>) -> Scrape {
+        let threads: Vec<(String, ThreadSnapshot)> =
             threads.into_iter().map(|(n, thread)| (n.to_string(), thread)).collect();
         let mut services: Vec<(usize, usize)> = Vec::new();
-        for (context, (_, thread)) in contexts.iter().enumerate() {
-            services.extend((0..thread.status.services.len()).map(|service| (context, service)));
+        for (index, (_, thread)) in threads.iter().enumerate() {
+            services.extend((0..thread.status.services.len()).map(|service| (index, service)));
         }
-        services.sort_by_key(|&(context, service)| &contexts[context].1.status.services[service].name);
-        Scrape { status, contexts, services }
+        services.sort_by_key(|&(thread, service)| &threads[thread].1.status.services[service].name);
+        Scrape { status, threads, services }
     }
 
-    /// Each service on each thread, with the labels `service` and `context`.
+    /// Each service on each thread, with the labels `service` and `thread`.
     fn services(&self) -> impl Iterator<Item = ([&str; 2], &ServiceStatus)> {
-        self.services.iter().map(|&(context, service)| {
-            let (label, thread) = &self.contexts[context];
+        self.services.iter().map(|&(thread, service)| {
+            let (label, thread) = &self.threads[thread];
             let service = &thread.status.services[service];
             ([&*service.name, &**label], service)
         })
     }
 
-    pub(super) fn each_context(&self, family: &mut Family<'_>, value: fn(&ThreadStatus) -> f64) {
-        self.contexts.iter().for_each(|(context, thread)| family.sample(&[context], value(thread)));
+    pub(super) fn each_thread(&self, family: &mut Family<'_>, value: fn(&ThreadSnapshot) -> f64) {
+        self.threads.iter().for_each(|(label, thread)| family.sample(&[label], value(thread)));
     }
 
     pub(super) fn each_load(&self, family: &mut Family<'_>) {
-        for (context, thread) in &self.contexts {
+        for (label, thread) in &self.threads {
             let load = thread.status.load;
             for (resource, share) in [
                 ("cpu", load.cpu),
@@ -56,9 +56,9 @@ impl Scrape {
                 ("connections", load.connections),
                 ("memory", load.memory),
             ] {
-                family.sample(&[context, resource], f64::from(share) / 1e3);
+                family.sample(&[label, resource], f64::from(share) / 1e3);
             }
-            family.sample(&[context, "all"], f64::from(load.load) / 1e6);
+            family.sample(&[label, "all"], f64::from(load.load) / 1e6);
         }
     }
 
@@ -73,10 +73,10 @@ impl Scrape {
         family: &mut Family<'_>,
         values: fn(&ServiceStatus) -> [(&'static str, u64); N],
     ) {
-        for ([name, context], service) in self.services() {
+        for ([name, thread], service) in self.services() {
             values(service)
                 .into_iter()
-                .for_each(|(label, value)| family.count(&[name, context, label], value));
+                .for_each(|(label, value)| family.count(&[name, thread, label], value));
         }
     }
 
@@ -86,10 +86,10 @@ impl Scrape {
         family: &mut Family<'_>,
         values: fn(&ServiceStatus) -> [(&'static str, f64); N],
     ) {
-        for ([name, context], service) in self.services() {
+        for ([name, thread], service) in self.services() {
             values(service)
                 .into_iter()
-                .for_each(|(label, value)| family.sample(&[name, context, label], value));
+                .for_each(|(label, value)| family.sample(&[name, thread, label], value));
         }
     }
 

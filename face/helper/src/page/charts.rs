@@ -39,8 +39,8 @@ pub(super) fn write(page: &mut String, status: &HelperStatus, history: &[Rates])
             write_chart(page, name, series.name, &history.iter().map(of_service).collect::<Vec<_>>())?;
         }
     }
-    let cpu = |rates: &Rates| Some(rates.context_cpu_percent.iter().sum());
-    let threads = format!("{} threads", status.contexts.len());
+    let cpu = |rates: &Rates| Some(rates.thread_cpu_percent.iter().sum());
+    let threads = format!("{} threads", status.per_thread.len());
     write_chart(page, &threads, "CPU %", &history.iter().map(cpu).collect::<Vec<_>>())?;
     page.write_str("</div>\n")
 }
@@ -107,7 +107,7 @@ mod tests {
             ..ServiceRates::default()
         };
         let services = (0..SERVICES_MAX + 3).map(service).collect();
-        let rates = Rates { seconds: 2.0, context_cpu_percent: vec![10.0, 20.0], services };
+        let rates = Rates { seconds: 2.0, thread_cpu_percent: vec![10.0, 20.0], services };
         let mut page = String::new();
         write(&mut page, &HelperStatus::default(), &[rates]).unwrap();
         assert_eq!(page.matches("<figure>").count(), SERVICES_MAX * SERIES.len() + 1);

@@ -115,7 +115,7 @@ impl Server {
 /// Starts a helper for this server, with a gated port for plain clients.
 fn start_helper(rig: &mut Rig, server: &Server) {
     let service = ServiceConfig {
-        raw_listeners: vec![0],
+        plain_listeners: vec![0],
         keys: vec![link_key()],
         policy: PolicyKind::Fixed { delay: Duration::from_micros(200), bytes: 32_768 },
         acknowledges_replies: true,

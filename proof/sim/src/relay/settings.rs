@@ -17,7 +17,7 @@ pub(crate) fn of_helpers(rng: &mut Rng, calm: bool) -> Config {
     clients.accept(Role::Client, client_key());
     let max_delay = Duration::from_nanos(rng.scale(10_000, 1_000_000));
     let service = ServiceConfig {
-        raw_listeners: vec![0],
+        plain_listeners: vec![0],
         link_listeners: vec![1],
         keys: vec![helper_key()],
         client_keys: Some(clients),

@@ -178,7 +178,7 @@ impl PlainClient {
             bytes_out: self.bytes_out,
             buffered: self.requests.len() + self.replies.len(),
             stalled_since: self.stalled.map(|stalled| stalled.since),
-            ..ClientStatus::new(self.peer, ClientKind::Raw, self.since)
+            ..ClientStatus::new(self.peer, ClientKind::Plain, self.since)
         }
     }
 }

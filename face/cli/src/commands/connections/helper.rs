@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use serde_json::json;
 use spillway_helper::control::{AskError, Request, ask};
 use spillway_helper::{Connection, Connections};
 
@@ -17,7 +16,7 @@ pub(super) fn report(all: &Connections) -> Report {
     let warning = format!("{cut} more are not listed; --limit N lists more");
     Report {
         lines: all.connections.iter().map(|one| line(&all.service, one)).collect(),
-        result: json!(all),
+        result: all.to_value(),
         warnings: if cut > 0 { vec![warning] } else { Vec::new() },
         ..Report::default()
     }
@@ -27,10 +26,10 @@ fn line(service: &str, one: &Connection) -> String {
     let via = one.via.map_or_else(|| "-".to_owned(), |via| via.to_string());
     let stalled = one.stalled_ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms}ms"));
     format!(
-        "service={service} addr={} via={via} kind={} context={} age={} in={} out={} buffered={} stalled={stalled}",
+        "service={service} addr={} via={via} kind={} thread={} age={} in={} out={} buffered={} stalled={stalled}",
         one.client,
-        one.kind,
-        one.context,
+        one.client_kind,
+        one.thread,
         one.age_ms / 1000,
         one.bytes_in,
         one.bytes_out,
@@ -47,15 +46,15 @@ mod tests {
         let mut connection = Connection {
             client: "10.0.0.7:4000".parse().expect("an address"),
             via: None,
-            kind: "raw".into(),
-            context: 1,
+            client_kind: "plain".into(),
+            thread: 1,
             age_ms: 61_500,
             bytes_in: 10,
             bytes_out: 20,
             buffered_bytes: 0,
             stalled_ms: None,
         };
-        let expected = "service=cache addr=10.0.0.7:4000 via=- kind=raw context=1 age=61 in=10 out=20 buffered=0 stalled=-";
+        let expected = "service=cache addr=10.0.0.7:4000 via=- kind=plain thread=1 age=61 in=10 out=20 buffered=0 stalled=-";
         assert_eq!(line("cache", &connection), expected);
         connection.via = Some("10.0.0.9:80".parse().expect("an address"));
         connection.stalled_ms = Some(5);

@@ -77,7 +77,7 @@ fn helper(status: &HelperStatus, rates: Option<&Rates>, lines: &mut Vec<String>)
         short(status.buffered_bytes as f64)
     ));
     if let Some(rates) = rates {
-        lines.push(cpu(&rates.context_cpu_percent));
+        lines.push(cpu(&rates.thread_cpu_percent));
     }
     if status.threads_silent > 0 {
         lines.push(format!("{} of {} threads do not answer", status.threads_silent, status.threads));
@@ -114,7 +114,7 @@ fn service_line(service: &ServiceStatus, rates: Option<&ServiceRates>) -> String
         &service.name,
         [
             &format!("{up}/{}", service.links.len()),
-            &(service.raw_clients + service.library_clients).to_string(),
+            &(service.plain_clients + service.library_clients).to_string(),
             &rate(|r| Some(r.requests_per_second)),
             &rate(|r| Some(r.batches_per_second)),
             &rate(|r| r.messages_per_batch),
@@ -142,18 +142,22 @@ fn links(service: &ServiceStatus) -> Option<String> {
 /// Requests of library clients for the helper's load since the start; `None` if there were none.
 fn asked(service: &ServiceStatus) -> Option<String> {
     let refused: Vec<String> = service
-        .questions_refused
+        .load_queries_refused
         .iter()
         .filter(|(_, count)| **count > 0)
         .map(|(reason, count)| format!("{reason} {}", whole(*count)))
         .collect();
-    let answered = service.questions_answered;
-    if answered == 0 && refused.is_empty() && service.shed == 0 {
+    let answered = service.load_queries_answered;
+    if answered == 0 && refused.is_empty() && service.library_clients_sent_away == 0 {
         return None;
     }
     let refused =
         if refused.is_empty() { String::new() } else { format!(", refused: {}", refused.join(", ")) };
-    let shed = if service.shed == 0 { String::new() } else { format!("; sent away {}", whole(service.shed)) };
+    let shed = if service.library_clients_sent_away == 0 {
+        String::new()
+    } else {
+        format!("; sent away {}", whole(service.library_clients_sent_away))
+    };
     Some(format!("  asked for load {}{refused}{shed}", whole(answered)))
 }
 
@@ -219,9 +223,9 @@ mod tests {
             max_connections: 50_000,
             buffered_bytes: 1 << 30,
             services: vec![ServiceStatus {
-                questions_answered: 12_345,
-                questions_refused: [("off", 0), ("proof", 7)].map(|(r, n)| (r.to_owned(), n)).into(),
-                shed: 40,
+                load_queries_answered: 12_345,
+                load_queries_refused: [("off", 0), ("proof", 7)].map(|(r, n)| (r.to_owned(), n)).into(),
+                library_clients_sent_away: 40,
                 ..service(&["up", "up", "waiting", "draining"])
             }],
             ..HelperStatus::default()
@@ -236,7 +240,7 @@ mod tests {
             stalls_per_second: 0.25,
             ..ServiceRates::default()
         };
-        let rates = Rates { seconds: 1.0, context_cpu_percent: vec![100.0; 64], services: vec![rates] };
+        let rates = Rates { seconds: 1.0, thread_cpu_percent: vec![100.0; 64], services: vec![rates] };
         let helpers = vec![
             HelperSample { socket: "/run/a".into(), status: Ok(status), rates: Some(rates) },
             HelperSample { socket: "/run/b".into(), status: Err("no answer".into()), rates: None },

@@ -265,7 +265,7 @@ fn problems_have_line_column_and_a_next_step() {
             with("register = \"consul:x\"\nlink_listen = [\"127.0.0.1:1\"]"),
             "4:12: \"consul:x\" does not name helpers",
         ),
-        (with("register = \"dns:a:1\"\nlink_listen = [\"127.0.0.1:1\"]"), "4:12: \"dns:a:1\" names no"),
+        (with("register = \"dns:a:1\"\nlink_listen = [\"127.0.0.1:1\"]"), "4:12: \"dns:a:1\" does not name helpers"),
         (with(ETCD), "4:12: register needs link_listen"),
         (with(&format!("{ETCD}\nlink_listen = [\"127.0.0.1:0\"]")), "4:12: advertise is missing"),
         (with(&format!("{ETCD}\nlink_listen = [\"127.0.0.1:1\", \"127.0.0.2:1\"]")), "4:12: advertise is"),

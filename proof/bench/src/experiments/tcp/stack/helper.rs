@@ -77,7 +77,7 @@ impl Scene {
         let mut server = Stack::new(Time::ZERO, settings).map_err(|error| error.to_string())?;
         server.set_listening(0, true);
         let service = ServiceConfig {
-            raw_listeners: vec![0],
+            plain_listeners: vec![0],
             keys: vec![Key::from_secret(SECRET)],
             // A batch contains the requests of one turn.
             policy: PolicyKind::Fixed { delay: std::time::Duration::ZERO, bytes: 0 },
