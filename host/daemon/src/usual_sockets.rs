@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ const SERVICES: &str = "/run/spillway";
 
 /// The directories in which a program that asks looks for admin sockets.
 pub fn usual_directories() -> Vec<PathBuf> {
-    let user = runtime_directory(std::env::var_os("XDG_RUNTIME_DIR"));
+    let user = users_directory().filter(|directory| directory != Path::new(SERVICES));
     [PathBuf::from(SERVICES)].into_iter().chain(user).collect()
 }
 
@@ -43,7 +43,7 @@ pub fn free_usual_socket(name: &str) -> Option<PathBuf> {
 /// Creates a user's own directory of admin sockets, with access for this user only. Other directories are created by
 /// packages, units and operators.
 pub(crate) fn create_usual_directory(directory: &Path) {
-    if runtime_directory(std::env::var_os("XDG_RUNTIME_DIR")).as_deref() == Some(directory) {
+    if users_directory().as_deref() == Some(directory) {
         // What is wrong with the directory shows when the socket is made.
         let _ = DirBuilder::new().mode(0o700).create(directory);
     }
@@ -53,9 +53,24 @@ fn file_name(name: &str) -> String {
     format!("{name}.sock")
 }
 
-/// Our directory in the one that `XDG_RUNTIME_DIR` names, which must be absolute (XDG Base Directory Specification).
+fn users_directory() -> Option<PathBuf> {
+    runtime_directory(std::env::var_os("XDG_RUNTIME_DIR"))
+}
+
+/// Our directory in the one that `XDG_RUNTIME_DIR` names, which must be absolute and the user's own (XDG Base Directory
+/// Specification): in a directory of others, such as `/tmp` or that of the user who called `sudo -E`, they could put a
+/// socket of theirs in our place.
 fn runtime_directory(variable: Option<OsString>) -> Option<PathBuf> {
-    variable.map(PathBuf::from).filter(|path| path.is_absolute()).map(|path| path.join("spillway"))
+    variable
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute() && is_own(path))
+        .map(|path| path.join("spillway"))
+}
+
+/// Whether only the user of this process may write in a directory.
+fn is_own(directory: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    directory.metadata().is_ok_and(|file| file.is_dir() && file.uid() == user && file.mode() & 0o022 == 0)
 }
 
 /// The services' directory for a process that may write there, otherwise the user's own, if there is one.
@@ -66,6 +81,9 @@ fn place(mut directories: Vec<PathBuf>, may_write: impl Fn(&Path) -> bool) -> Pa
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -77,8 +95,25 @@ mod tests {
     }
 
     #[test]
-    fn only_an_absolute_runtime_directory_counts() {
-        assert_eq!(runtime_directory(Some("/run/user/7".into())), Some("/run/user/7/spillway".into()));
+    fn only_an_absolute_runtime_directory_of_ones_own_counts() {
+        let own = std::env::temp_dir().join(format!("spillway-runtime-{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&own).unwrap();
+        let found = |mode: u32| {
+            std::fs::set_permissions(&own, Permissions::from_mode(mode)).unwrap();
+            runtime_directory(Some(own.clone().into()))
+        };
+        assert_eq!(found(0o700), Some(own.join("spillway")));
+        assert_eq!(
+            (found(0o777), found(0o1777), found(0o770)),
+            (None, None, None),
+            "others could write there"
+        );
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&own, Some(65_534), None).unwrap();
+            assert_eq!(found(0o700), None, "it is another user's");
+        }
+        std::fs::remove_dir(&own).unwrap();
+        assert_eq!(runtime_directory(Some(own.into())), None, "it does not exist");
         assert_eq!(runtime_directory(Some("elsewhere".into())), None);
         assert_eq!(runtime_directory(Some("".into())), None);
         assert_eq!(runtime_directory(None), None);
