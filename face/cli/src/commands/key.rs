@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
+use super::output;
+
 /// Create keys
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -27,10 +29,7 @@ enum KeyCommand {
 pub(crate) fn run(args: Args) -> ExitCode {
     let KeyCommand::New { file } = args.command;
     match spillway_keys::write_new_key_file(&file) {
-        Ok(key) => {
-            println!("wrote key {} to {}", key.id(), file.display());
-            ExitCode::SUCCESS
-        }
+        Ok(key) => output::print([format!("wrote key {} to {}", key.id(), file.display())]),
         Err(error) => {
             eprintln!("spillway: {error}");
             ExitCode::FAILURE
