@@ -1,11 +1,14 @@
 //! What the exporter exposes: each metric with its samples, one for each server.
 
+use std::collections::HashSet;
+
 use spillway_metrics::{Declared, Exposition, Family};
 use spillway_shim_core::status::{Counter, ServerPage, ServerStatus, State, Traffic, Unreadable};
 
 use crate::commands::servers::{connections, established, of, refusals};
 
-/// The server's program, its ordinary port, and its process id: programs and ports repeat in other network namespaces.
+/// The server's program, its ordinary port, and its process id: programs and ports repeat in other network namespaces. Where
+/// the exporter does not see the process, its PID namespace follows the id: containers' first processes all have id 1.
 const SERVER: &[&str] = &["program", "port", "pid"];
 const REFUSED: &[&str] = &["program", "port", "pid", "reason"];
 
@@ -23,16 +26,21 @@ struct Seen {
 
 impl From<(Vec<ServerPage>, Vec<Unreadable>)> for Servers {
     fn from((pages, unreadable): (Vec<ServerPage>, Vec<Unreadable>)) -> Servers {
+        // A process that the exporter does not see may claim to be any other.
+        let mut known = HashSet::new();
         let seen = |page: &ServerPage| {
             let status = page.status().ok()?;
-            Some(Seen {
-                labels: [page.program(), status.helped_port.to_string(), page.pid.to_string()],
-                status,
-            })
+            let pid = process_label(page.pid, page.is_visible, page.pid_namespace);
+            let labels = [page.program(), status.helped_port.to_string(), pid];
+            known.insert(labels.clone()).then_some(Seen { labels, status })
         };
         let all: Vec<Seen> = pages.iter().filter_map(seen).collect();
         Servers { unreadable: unreadable.len() + pages.len() - all.len(), seen: all }
     }
+}
+
+fn process_label(pid: u32, is_visible: bool, namespace: Option<u64>) -> String {
+    if is_visible { pid.to_string() } else { format!("{pid}@{}", namespace.unwrap_or(0)) }
 }
 
 impl Servers {
@@ -168,6 +176,13 @@ mod tests {
                 metric.help
             );
         }
+    }
+
+    #[test]
+    fn processes_of_other_pid_namespaces_are_told_apart() {
+        assert_eq!(process_label(812, true, Some(4_026_532_201)), "812");
+        assert_eq!(process_label(1, false, Some(4_026_532_201)), "1@4026532201");
+        assert_eq!(process_label(1, false, None), "1@0");
     }
 
     #[test]
