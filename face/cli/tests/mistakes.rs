@@ -32,6 +32,22 @@ fn a_key_in_a_directory_that_does_not_exist() {
 }
 
 #[test]
+fn a_key_is_made_although_nobody_reads_what_is_printed() {
+    let directory = Scratch::new();
+    let new = |file: &str, stdout: Stdio| {
+        let mut command = Command::new(SPILLWAY);
+        command.args(["key", "new", &directory.path(file)]).stdout(stdout).stderr(Stdio::piped());
+        command.spawn().unwrap().wait_with_output().unwrap()
+    };
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let told = error(&new("a.key", full.into()));
+    assert!(told.contains("cannot print") && !told.contains("panicked"), "{told}");
+    let (_, closed) = std::io::pipe().unwrap();
+    assert!(new("b.key", closed.into()).status.success());
+    assert!(Path::new(&directory.path("a.key")).exists() && Path::new(&directory.path("b.key")).exists());
+}
+
+#[test]
 fn addresses_without_brackets_or_with_a_wrong_port() {
     let told = error(&run(&["helper", "--service", "cache=::1:11411", "--listen", "0"]));
     assert!(told.contains("an IPv6 address needs brackets: [::1]:11411"), "{told}");
@@ -96,6 +112,16 @@ fn a_program_that_never_waits_for_clients_is_told_of_at_its_end() {
     let output = run(&["run", "--", "perl", "-e", "system('true')"]);
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(!told.contains("without waiting"), "{told}");
+    // A daemon that leaves its child behind, as redis does: the child outlives this process.
+    // Or starts it by a child in between, of whose end the kernel tells nothing.
+    for daemon in [
+        "select(undef, undef, undef, 0.5) if fork() == 0",
+        "$SIG{CHLD} = 'IGNORE'; if (fork() == 0) { fork(); exit } select(undef, undef, undef, 0.5)",
+    ] {
+        let output = run(&["run", "--", "perl", "-e", daemon]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !told.contains("without waiting"), "{told}");
+    }
 }
 
 #[test]
@@ -133,4 +159,14 @@ fn a_sidecars_options_are_checked_without_starting_it() {
     assert!(output.status.success() && told.contains("OK: clients at 127.0.0.1:11211"), "{output:?}");
     let told = error(&run(&["sidecar", "--link", "10.0.0.1:11411", "--listen", "11211", "--check"]));
     assert!(told.contains("--client-key"), "{told}");
+    // What a sidecar would refuse at its start.
+    for (wrong, option) in [
+        (["--listen", ":11211"], "--allow-clients"),
+        (["--threads", "0"], "--threads"),
+        (["--sla", "1h"], "--sla"),
+    ] {
+        let usual = ["sidecar", "--link", "127.0.0.1:11411", "--listen", "11211", "--check"];
+        let told = error(&run(&[&usual[..], &wrong].concat()));
+        assert!(told.contains(option), "{told}");
+    }
 }
