@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::socket_file::SocketFile;
+use crate::socket_file::{SocketFile, connect};
 
 /// What one asker may take of us.
 #[derive(Clone, Copy, Debug)]
@@ -188,7 +188,7 @@ impl Drop for Turn {
 /// # Errors
 /// Nobody answers there, or not in time.
 pub fn ask(path: &Path, request: &str, patience: Duration) -> io::Result<String> {
-    let mut stream = UnixStream::connect(path)?;
+    let mut stream = connect(path)?;
     stream.set_write_timeout(Some(patience))?;
     stream.set_read_timeout(Some(patience))?;
     match stream.write_all(format!("{request}\n").as_bytes()) {

@@ -3,11 +3,13 @@
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
+
+use crate::socket_file::connect;
 
 /// The directory of services; their units create it.
 const SERVICES: &str = "/run/spillway";
@@ -37,7 +39,11 @@ pub fn free_usual_socket(name: &str) -> Option<PathBuf> {
     let path = usual_socket(name);
     let directory = path.parent()?;
     create_usual_directory(directory);
-    (access(directory, Access::WRITE_OK).is_ok() && UnixStream::connect(&path).is_err()).then_some(path)
+    let is_free = |path: &Path| match connect(path) {
+        Ok(_) => false,
+        Err(error) => error.kind() != ErrorKind::TimedOut,
+    };
+    (access(directory, Access::WRITE_OK).is_ok() && is_free(&path)).then_some(path)
 }
 
 /// Creates a user's own directory of admin sockets, with access for this user only. Other directories are created by
