@@ -152,6 +152,38 @@ fn a_users_helper_is_found_without_a_socket_being_named() {
     assert!(drained.status.success(), "{drained:?}");
 }
 
+/// Another daemon has chosen the usual socket, and makes it while this one starts.
+#[test]
+fn a_daemon_that_starts_beside_another_one_runs_without_the_usual_socket() {
+    let directory = Scratch::new();
+    if spillway_daemon::usual_socket("sidecar").starts_with("/run/spillway")
+        && fs::exists("/run/spillway").unwrap()
+    {
+        println!("skipped: this user may write in /run/spillway, which comes first");
+        return;
+    }
+    fs::create_dir(directory.path("spillway")).unwrap();
+    let other = fs::File::open(directory.path("spillway")).unwrap();
+    rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let listen = free_port();
+    let mut sidecar = Command::new(SPILLWAY)
+        .args(["sidecar", "--link", "127.0.0.1:1", "--listen", &listen.to_string()])
+        .env("XDG_RUNTIME_DIR", directory.path(""))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let made = std::os::unix::net::UnixListener::bind(directory.path("spillway/sidecar.sock"));
+    drop(other);
+    while std::net::TcpStream::connect(("127.0.0.1", listen)).is_err() {
+        assert_eq!(sidecar.try_wait().unwrap(), None, "it runs without an admin socket");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    sidecar.kill().unwrap();
+    sidecar.wait().unwrap();
+    assert!(made.is_ok(), "{made:?}");
+}
+
 #[test]
 fn a_sidecars_options_are_checked_without_starting_it() {
     let output = run(&["sidecar", "--link", "127.0.0.1:11411", "--listen", "11211", "--check"]);

@@ -12,7 +12,7 @@ use spillway_metrics::{CONTENT_TYPE, Exposition, HttpServer, Request, Response, 
 
 use crate::admin::{AdminServer, Bounds};
 use crate::documents::{answer, refusal};
-use crate::usual_sockets::create_usual_directory;
+use crate::usual_sockets::{create_usual_directory, end_choice};
 
 /// What a daemon answers, on threads of the ports.
 pub trait Answers: Send + Sync + 'static {
@@ -78,8 +78,11 @@ impl ControlPorts {
             path.parent().into_iter().for_each(create_usual_directory);
             AdminServer::bind(path).map_err(|error| PortError::Socket { path: path.to_owned(), error })
         };
+        let admin = socket.map(admin).transpose();
+        end_choice();
+        let admin = admin?;
         let http = |address| HttpServer::bind(address).map_err(|error| PortError::Metrics { address, error });
-        Ok(ControlPorts { admin: socket.map(admin).transpose()?, http: metrics.map(http).transpose()? })
+        Ok(ControlPorts { admin, http: metrics.map(http).transpose()? })
     }
 
     /// Answers until the result is dropped.

@@ -4,10 +4,13 @@
 use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, FlockOperation, Mode, OFlags, access, flock};
 
 use crate::socket_file::connect;
 
@@ -33,8 +36,16 @@ pub fn find_usual_socket(name: &str) -> PathBuf {
     sockets.iter().find(|path| is_socket(path)).unwrap_or(&sockets[0]).clone()
 }
 
+/// How long another daemon may take from its choice of a socket until the socket is made.
+const CHOICE_MAX: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(10);
+
+/// The lock on the directory of the socket that this process has chosen and not made yet.
+static CHOICE: Mutex<Option<OwnedFd>> = Mutex::new(None);
+
 /// The usual admin socket for a daemon that was given none, if its directory exists or is the user's own, and no
-/// other daemon answers there. Without one a daemon that is started for a trial runs as well.
+/// other daemon answers there. Without one a daemon that is started for a trial runs as well. Until
+/// [`end_choice`] no other daemon chooses: of two that start together one would find its socket taken.
 pub fn free_usual_socket(name: &str) -> Option<PathBuf> {
     let path = usual_socket(name);
     let directory = path.parent()?;
@@ -43,7 +54,33 @@ pub fn free_usual_socket(name: &str) -> Option<PathBuf> {
         Ok(_) => false,
         Err(error) => error.kind() != ErrorKind::TimedOut,
     };
-    (access(directory, Access::WRITE_OK).is_ok() && is_free(&path)).then_some(path)
+    if access(directory, Access::WRITE_OK).is_err() {
+        return None;
+    }
+    let lock = locked(directory)?;
+    if !is_free(&path) {
+        return None;
+    }
+    *CHOICE.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
+    Some(path)
+}
+
+/// The socket of [`free_usual_socket`] is made, or will not be.
+pub(crate) fn end_choice() {
+    CHOICE.lock().unwrap_or_else(PoisonError::into_inner).take();
+}
+
+fn locked(directory: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
+    let began = Instant::now();
+    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if began.elapsed() >= CHOICE_MAX {
+            return None;
+        }
+        std::thread::sleep(LOOK);
+    }
+    Some(file)
 }
 
 /// Creates a user's own directory of admin sockets, with access for this user only. Other directories are created by
