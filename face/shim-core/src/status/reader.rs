@@ -162,6 +162,9 @@ pub(super) fn find_in(directories: &[String]) -> (Vec<ServerPage>, Vec<Unreadabl
 
 struct Words(Vec<u64>);
 
+/// Places of a table: their indexes and words.
+type Places = Vec<(u32, Vec<u64>)>;
+
 impl Words {
     fn read(file: &File, first: usize, count: usize) -> io::Result<Words> {
         let mut bytes = vec![0; count * 8];
@@ -267,7 +270,7 @@ impl ServerPage {
 
     /// The header and the links at a time when no link ended: the traffic of one that ends between the two reads would be
     /// missing from their sum, which must never fall.
-    fn header_and_links(&self) -> io::Result<(Vec<u64>, Vec<(u32, Vec<u64>)>)> {
+    fn header_and_links(&self) -> io::Result<(Vec<u64>, Places)> {
         let gone = header::GONE..header::GONE + Traffic::ALL.len();
         let Words(mut before) = Words::read(&self.file, 0, layout::HEADER_WORDS)?;
         let mut tries = STATUS_TRIES;
@@ -284,7 +287,7 @@ impl ServerPage {
     }
 
     /// The places of a table, each as it was at one moment. Places that keep changing are left out.
-    fn places(&self, first: usize, size: usize, count: usize) -> io::Result<Vec<(u32, Vec<u64>)>> {
+    fn places(&self, first: usize, size: usize, count: usize) -> io::Result<Places> {
         let mut found = Vec::with_capacity(count);
         let mut tries = TRIES;
         let Words(before) = Words::read(&self.file, first, count * size)?;
