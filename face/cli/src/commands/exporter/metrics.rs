@@ -21,7 +21,19 @@ pub(super) struct Servers {
 struct Seen {
     /// Values of the labels [`SERVER`].
     labels: [String; 3],
+    /// Authenticated links, and virtual connections of all links.
+    links: u64,
+    connections: u64,
+    /// Without its links: a page may have thousands, and a host many pages.
     status: ServerStatus,
+}
+
+impl Seen {
+    fn new(labels: [String; 3], mut status: ServerStatus) -> Seen {
+        let (links, connections) = (established(&status) as u64, connections(&status));
+        status.links = Vec::new();
+        Seen { labels, links, connections, status }
+    }
 }
 
 impl From<(Vec<ServerPage>, Vec<Unreadable>)> for Servers {
@@ -32,7 +44,7 @@ impl From<(Vec<ServerPage>, Vec<Unreadable>)> for Servers {
             let status = page.status().ok()?;
             let pid = process_label(page.pid, page.is_visible, page.pid_namespace);
             let labels = [page.program(), status.helped_port.to_string(), pid];
-            known.insert(labels.clone()).then_some(Seen { labels, status })
+            known.insert(labels.clone()).then(|| Seen::new(labels, status))
         };
         let all: Vec<Seen> = pages.iter().filter_map(seen).collect();
         Servers { unreadable: unreadable.len() + pages.len() - all.len(), seen: all }
@@ -45,19 +57,19 @@ fn process_label(pid: u32, is_visible: bool, namespace: Option<u64>) -> String {
 
 impl Servers {
     /// One sample for each server.
-    fn each(&self, family: &mut Family<'_>, value: impl Fn(&ServerStatus) -> u64) {
+    fn each(&self, family: &mut Family<'_>, value: impl Fn(&Seen) -> u64) {
         for seen in &self.seen {
             let [program, port, pid] = &seen.labels;
-            family.count(&[program, port, pid], value(&seen.status));
+            family.count(&[program, port, pid], value(seen));
         }
     }
 
     fn counter(&self, family: &mut Family<'_>, counter: Counter) {
-        self.each(family, |status| of(&status.counters, counter));
+        self.each(family, |seen| of(&seen.status.counters, counter));
     }
 
     fn traffic(&self, family: &mut Family<'_>, traffic: Traffic) {
-        self.each(family, |status| of(&status.traffic, traffic));
+        self.each(family, |seen| of(&seen.status.traffic, traffic));
     }
 }
 
@@ -71,7 +83,7 @@ const ALL: [Declared<Servers>; 15] = [
         "spillway_server_helped",
         SERVER,
         "Whether the server's link port is open: 0 while switched off, or while it cannot be opened.",
-        |servers, family| servers.each(family, |status| u64::from(status.state == State::On)),
+        |servers, family| servers.each(family, |seen| u64::from(seen.status.state == State::On)),
     ),
     Declared::gauge(
         "spillway_server_pages_unreadable",
@@ -80,10 +92,10 @@ const ALL: [Declared<Servers>; 15] = [
         |servers, family| family.count(&[], servers.unreadable as u64),
     ),
     Declared::gauge("spillway_server_links", SERVER, "Authenticated links now.", |servers, family| {
-        servers.each(family, |status| established(status) as u64)
+        servers.each(family, |seen| seen.links)
     }),
     Declared::gauge("spillway_server_connections", SERVER, "Virtual connections now.", |servers, family| {
-        servers.each(family, connections)
+        servers.each(family, |seen| seen.connections)
     }),
     Declared::counter(
         "spillway_server_links_accepted_total",
@@ -162,6 +174,11 @@ const ALL: [Declared<Servers>; 15] = [
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use spillway_policy::Override;
+    use spillway_shim_core::status::LinkStatus;
+
     use super::*;
 
     #[test]
@@ -176,6 +193,34 @@ mod tests {
                 metric.help
             );
         }
+    }
+
+    #[test]
+    fn links_are_counted_and_not_kept() {
+        let link = |index: u32| LinkStatus {
+            index,
+            state: if index == 0 { "authenticating" } else { "helper" },
+            peer: ([10, 0, 0, 1], 1).into(),
+            key: 0,
+            age: Duration::ZERO,
+            encrypted: true,
+            connections: u64::from(index) * 10,
+            traffic: Vec::new(),
+        };
+        let status = ServerStatus {
+            state: State::On,
+            relief: Override::Auto,
+            relief_left: None,
+            age: Duration::ZERO,
+            link_address: None,
+            link_port: 11_411,
+            helped_port: 11_211,
+            counters: Vec::new(),
+            traffic: Vec::new(),
+            links: (0..3).map(link).collect(),
+        };
+        let seen = Seen::new(["memcached".into(), "11211".into(), "812".into()], status);
+        assert_eq!((seen.links, seen.connections, seen.status.links.capacity()), (2, 30, 0));
     }
 
     #[test]
