@@ -8,7 +8,7 @@
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
+use std::fs::{DirEntry, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -22,8 +22,9 @@ use super::layout::{self, Counter, Request, State, Traffic, header};
 use super::origin::{DIRECTORIES, DIRECTORY, PREFIX, start_ticks};
 use crate::sys;
 
-/// Most files of one directory that are examined.
+/// Most files of one directory that are examined, and most names of files of whatever kind that are read.
 const FILES_MAX: usize = 4096;
+const NAMES_MAX: usize = 1 << 20;
 /// Attempts to read places that are being changed, over all places.
 const TRIES: usize = 2000;
 /// Attempts to read a status while no link ends.
@@ -145,10 +146,8 @@ pub(super) fn find_in(directories: &[String]) -> (Vec<ServerPage>, Vec<Unreadabl
     let mut known = HashSet::new();
     for directory in directories {
         let Ok(files) = std::fs::read_dir(directory) else { continue };
-        for file in files.take(FILES_MAX).flatten() {
-            if !file.file_name().to_string_lossy().starts_with(PREFIX) {
-                continue;
-            }
+        let is_page = |file: &DirEntry| file.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes());
+        for file in files.take(NAMES_MAX).flatten().filter(is_page).take(FILES_MAX) {
             match ServerPage::open(&file.path()) {
                 Ok(Some(page)) if known.insert(page.identity()) => pages.push(page),
                 Ok(_) => {}
@@ -549,6 +548,23 @@ mod tests {
         }
         drop(holder);
         std::fs::remove_file(&path).unwrap();
+    }
+
+    /// In a directory that lists its newest file first.
+    #[test]
+    fn a_page_is_found_among_many_other_files() {
+        let directory = Path::new("/dev/shm").join(format!("spillway-many-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let path = directory.join(format!("{PREFIX}a"));
+        write(&path, &[(header::MAGIC, layout::MAGIC), (header::LAYOUT, layout::LAYOUT)]);
+        let holder = Holder::of(&path);
+        for number in 0..=FILES_MAX {
+            File::create(directory.join(format!("other-{number}"))).unwrap();
+        }
+        let (pages, _) = find_in(&[directory.to_str().unwrap().to_owned()]);
+        drop(holder);
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(pages.len(), 1);
     }
 
     #[test]
