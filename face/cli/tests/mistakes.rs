@@ -88,6 +88,21 @@ fn log_of(arguments: &[&str], until: &str) -> String {
 }
 
 #[test]
+fn a_load_whose_report_cannot_be_printed_or_whose_exponent_is_none_fails() {
+    let server = Memcached::default().start(&Place::local().unwrap()).unwrap();
+    let address = server.address().to_string();
+    for exponent in ["--zipf=-1", "--zipf=nan"] {
+        let told = error(&run(&["load", "--server", &address, "--duration", "200ms", exponent]));
+        assert!(told.contains("--zipf") && told.contains("from 0 to 10"), "{told}");
+    }
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(SPILLWAY);
+    command.args(["load", "--server", &address, "--duration", "200ms", "--keys", "10"]).stdout(full);
+    let told = error(&command.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap());
+    assert!(told.contains("cannot print"), "{told}");
+}
+
+#[test]
 fn a_sidecar_with_an_ordinary_port_is_told_at_its_start() {
     let server = Memcached::default().start(&Place::local().unwrap()).unwrap();
     let address = server.address().to_string();

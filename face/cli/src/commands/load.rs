@@ -221,15 +221,20 @@ fn load(args: Args) -> Result<bool, Error> {
             .and_then(|()| file.flush())
             .map_err(system("cannot write the report".into()))?;
     }
-    if !events {
-        print(&report);
-    }
-    Ok(!failed(&config, &report))
+    let is_printed = events || print(&report);
+    Ok(is_printed && !failed(&config, &report))
 }
 
-fn print(report: &Report) {
-    // A closed pipe is no reason to fail.
-    let _ = io::stdout().write_all(output::table(report).as_bytes());
+/// Prints the report. A closed pipe is no reason to fail.
+fn print(report: &Report) -> bool {
+    let mut out = io::stdout().lock();
+    match out.write_all(output::table(report).as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("spillway load: cannot print: {error}");
+            false
+        }
+        _ => true,
+    }
 }
 
 fn config(args: Args) -> Result<Config, Error> {
@@ -273,7 +278,7 @@ fn config(args: Args) -> Result<Config, Error> {
         keys: args.keys,
         key_size: args.key_size,
         value_size: args.value_size,
-        zipf: (args.zipf > 0.0).then_some(args.zipf),
+        zipf: (args.zipf != 0.0).then_some(args.zipf),
         get_ratio: args.get_ratio,
         share: args.share,
         fill: match args.fill {
