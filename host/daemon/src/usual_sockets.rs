@@ -45,7 +45,8 @@ static CHOICE: Mutex<Option<OwnedFd>> = Mutex::new(None);
 
 /// The usual admin socket for a daemon that was given none, if its directory exists or is the user's own, and no
 /// other daemon answers there. Without one a daemon that is started for a trial runs as well. Until
-/// [`end_choice`] no other daemon chooses: of two that start together one would find its socket taken.
+/// [`ControlPorts::bind`](crate::ControlPorts::bind) no other daemon chooses: of two that start together one would find its
+/// socket taken.
 pub fn free_usual_socket(name: &str) -> Option<PathBuf> {
     let path = usual_socket(name);
     let directory = path.parent()?;
