@@ -32,6 +32,22 @@ fn a_key_in_a_directory_that_does_not_exist() {
 }
 
 #[test]
+fn a_key_is_made_although_nobody_reads_what_is_printed() {
+    let directory = Scratch::new();
+    let new = |file: &str, stdout: Stdio| {
+        let mut command = Command::new(SPILLWAY);
+        command.args(["key", "new", &directory.path(file)]).stdout(stdout).stderr(Stdio::piped());
+        command.spawn().unwrap().wait_with_output().unwrap()
+    };
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let told = error(&new("a.key", full.into()));
+    assert!(told.contains("cannot print") && !told.contains("panicked"), "{told}");
+    let (_, closed) = std::io::pipe().unwrap();
+    assert!(new("b.key", closed.into()).status.success());
+    assert!(Path::new(&directory.path("a.key")).exists() && Path::new(&directory.path("b.key")).exists());
+}
+
+#[test]
 fn addresses_without_brackets_or_with_a_wrong_port() {
     let message = error(&run(&["helper", "--service", "cache=::1:11411", "--listen", "0"]));
     assert!(message.contains("an IPv6 address needs brackets: [::1]:11411"), "{message}");
@@ -71,6 +87,21 @@ fn log_of(arguments: &[&str], until: &str) -> String {
 }
 
 #[test]
+fn a_load_whose_report_cannot_be_printed_or_whose_exponent_is_none_fails() {
+    let server = Memcached::default().start(&Place::local().unwrap()).unwrap();
+    let address = server.address().to_string();
+    for exponent in ["--zipf=-1", "--zipf=nan"] {
+        let told = error(&run(&["load", "--server", &address, "--duration", "200ms", exponent]));
+        assert!(told.contains("--zipf") && told.contains("from 0 to 10"), "{told}");
+    }
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(SPILLWAY);
+    command.args(["load", "--server", &address, "--duration", "200ms", "--keys", "10"]).stdout(full);
+    let told = error(&command.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap());
+    assert!(told.contains("cannot print"), "{told}");
+}
+
+#[test]
 fn a_sidecar_warns_if_its_link_port_is_an_ordinary_port() {
     let server = Memcached::default().start(&Place::local().unwrap()).unwrap();
     let address = server.address().to_string();
@@ -95,6 +126,16 @@ fn a_program_that_never_waits_for_clients_gets_a_warning_at_its_end() {
     let output = run(&["run", "--", "perl", "-e", "system('true')"]);
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(!message.contains("without waiting"), "{message}");
+    // A daemon that leaves its child behind, as redis does: the child outlives this process.
+    // Or starts it by a child in between, of whose end the kernel tells nothing.
+    for daemon in [
+        "select(undef, undef, undef, 0.5) if fork() == 0",
+        "$SIG{CHLD} = 'IGNORE'; if (fork() == 0) { fork(); exit } select(undef, undef, undef, 0.5)",
+    ] {
+        let output = run(&["run", "--", "perl", "-e", daemon]);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !message.contains("without waiting"), "{message}");
+    }
 }
 
 #[test]
@@ -125,6 +166,38 @@ fn a_users_helper_is_found_without_a_socket_being_named() {
     assert!(drained.status.success(), "{drained:?}");
 }
 
+/// Another daemon has chosen the usual socket, and makes it while this one starts.
+#[test]
+fn a_daemon_that_starts_beside_another_one_runs_without_the_usual_socket() {
+    let directory = Scratch::new();
+    if spillway_daemon::usual_socket("sidecar").starts_with("/run/spillway")
+        && fs::exists("/run/spillway").unwrap()
+    {
+        println!("skipped: this user may write in /run/spillway, which comes first");
+        return;
+    }
+    fs::create_dir(directory.path("spillway")).unwrap();
+    let other = fs::File::open(directory.path("spillway")).unwrap();
+    rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let listen = free_port();
+    let mut sidecar = Command::new(SPILLWAY)
+        .args(["sidecar", "--link", "127.0.0.1:1", "--listen", &listen.to_string()])
+        .env("XDG_RUNTIME_DIR", directory.path(""))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let made = std::os::unix::net::UnixListener::bind(directory.path("spillway/sidecar.sock"));
+    drop(other);
+    while std::net::TcpStream::connect(("127.0.0.1", listen)).is_err() {
+        assert_eq!(sidecar.try_wait().unwrap(), None, "it runs without an admin socket");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    sidecar.kill().unwrap();
+    sidecar.wait().unwrap();
+    assert!(made.is_ok(), "{made:?}");
+}
+
 #[test]
 fn a_sidecars_options_are_checked_without_starting_it() {
     let output = run(&["sidecar", "--link", "127.0.0.1:11411", "--listen", "11211", "--check"]);
@@ -132,4 +205,14 @@ fn a_sidecars_options_are_checked_without_starting_it() {
     assert!(output.status.success() && message.contains("OK: clients at 127.0.0.1:11211"), "{output:?}");
     let message = error(&run(&["sidecar", "--link", "10.0.0.1:11411", "--listen", "11211", "--check"]));
     assert!(message.contains("--client-key"), "{message}");
+    // What a sidecar would refuse at its start.
+    for (wrong, option) in [
+        (["--listen", ":11211"], "--allow-clients"),
+        (["--threads", "0"], "--threads"),
+        (["--sla", "1h"], "--sla"),
+    ] {
+        let usual = ["sidecar", "--link", "127.0.0.1:11411", "--listen", "11211", "--check"];
+        let message = error(&run(&[&usual[..], &wrong].concat()));
+        assert!(message.contains(option), "{message}");
+    }
 }

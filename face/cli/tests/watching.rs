@@ -142,12 +142,12 @@ fn connections_are_listed_with_their_counts() {
     let address = clients[1].stream().local_addr().unwrap().to_string();
     let rows = list["connections"].as_array().unwrap();
     let row = rows.iter().find(|row| row["client"] == *address).expect("the client is listed");
-    assert_eq!((&row["kind"], &row["bytes_out"]), (&"raw".into(), &8.into()), "{row}");
+    assert_eq!((&row["client_kind"], &row["bytes_out"]), (&"plain".into(), &8.into()), "{row}");
     assert_eq!(row["bytes_in"], "set key 0 0 10\r\n0123456789\r\n".len());
     assert_eq!((&row["buffered_bytes"], &row["stalled_ms"]), (&0.into(), &Value::Null));
     let lines = of(&[]);
     assert_eq!(lines.lines().count(), 3);
-    assert!(lines.contains(&format!("addr={address} ")) && lines.contains("kind=raw"), "{lines}");
+    assert!(lines.contains(&format!("addr={address} ")) && lines.contains("kind=plain"), "{lines}");
     let few: Value = serde_json::from_str(&of(&["--json", "--limit", "2"])).unwrap();
     assert_eq!((few["connections"].as_array().unwrap().len(), &few["total"]), (2, &3.into()));
     let output = spillway(&["connections", "nothing", "--socket", &scene.status_socket]);
@@ -166,7 +166,7 @@ fn curl_reads_metrics_status_and_health() {
     };
     Client::new(scene.plain_port).set("key", b"value");
     let all = curl("/metrics", &[]);
-    assert!(all.contains("spillway_helper_links{service=\"cache\",context=\"0\",state=\"up\"} 1\n"), "{all}");
+    assert!(all.contains("spillway_helper_links{service=\"cache\",thread=\"0\",context=\"0\",state=\"up\"} 1\n"), "{all}");
     assert!(curl("/metrics", &["--head"]).starts_with("HTTP/1.1 200 OK"));
     assert!(curl("/metrics", &["-d", "x", "-o", "/dev/null", "-w", "%{http_code}"]).ends_with("405"));
     let status: Value = serde_json::from_str(&curl("/status", &[])).expect("JSON");

@@ -12,8 +12,8 @@ use crate::{allocator, fork, links, port};
 /// Ends the link port and all links. Called once, by the thread that ends the process.
 pub(crate) fn end() {
     if fork::is_owner_process() {
-        port::report_unserved();
         allocator::end();
+        port::report_unserved();
         let patience = Patience::new();
         port::end();
         links::end_all(&patience);

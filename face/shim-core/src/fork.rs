@@ -21,6 +21,8 @@ static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 static OWNER: AtomicI32 = AtomicI32::new(0);
 /// Whether this process or its parent has claimed the link port.
 static CLAIMED: AtomicBool = AtomicBool::new(false);
+/// Whether this process or its parent has called `fork`.
+static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process may act for the links: it was not forked after the link port was claimed. Also true between
 /// `vfork` and `exec`: see [`is_owner_process`].
@@ -80,7 +82,7 @@ pub(crate) fn prepare() {
         adopt();
         let before = sys::errno();
         // SAFETY: the handler stays loaded as long as the process runs: a preloaded library is never unloaded.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        unsafe { libc::pthread_atfork(None, Some(in_parent), Some(in_child)) };
         sys::set_errno(before);
     }
 }
@@ -113,6 +115,16 @@ pub(crate) fn claim() -> Result<(), sys::Errno> {
     }
     CLAIMED.store(true, Ordering::Release);
     Ok(())
+}
+
+/// Whether this process has called `fork`.
+pub(crate) fn has_forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
+/// Runs in the parent before `fork` returns there.
+extern "C" fn in_parent() {
+    FORKED.store(true, Ordering::Relaxed);
 }
 
 /// Runs in a child before `fork` returns there. Other threads of the parent may have held any lock, so this uses only

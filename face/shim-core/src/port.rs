@@ -110,7 +110,7 @@ fn open_wanted<'a>(config: &Config, port: u16, set: impl FnOnce() -> Result<&'a 
 pub(crate) fn report_unserved() {
     let Some(config) = prepared::config().filter(|_| prepared::is_wanted()) else { return };
     let is_started = config.started == Some(sys::process_id());
-    if !is_started || sys::had_children() || status::is_claimed(config) {
+    if !is_started || fork::has_forked() || sys::had_children() || status::is_claimed(config) {
         return;
     }
     let port = config.port.map(|port| format!(" on port {port}")).unwrap_or_default();

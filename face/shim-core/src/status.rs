@@ -185,11 +185,18 @@ pub(crate) fn link_ended(index: u32, counters: &LinkCounters, batches_received: 
     if established {
         count(Counter::LinksEnded);
     }
-    for (word, value) in traffic_words(counters, batches_received).into_iter().enumerate() {
-        page.word(header::GONE + word).fetch_add(value, Ordering::Relaxed);
-    }
-    if let Some(at) = page.link(index) {
-        page.change(at, || set(page, at + layout::link::STATE, 0));
+    let gone = || {
+        for (word, value) in traffic_words(counters, batches_received).into_iter().enumerate() {
+            page.word(header::GONE + word).fetch_add(value, Ordering::Relaxed);
+        }
+    };
+    match page.link(index) {
+        None => gone(),
+        // One change, so that no reader counts the link's traffic twice.
+        Some(at) => page.change(at, || {
+            gone();
+            set(page, at + layout::link::STATE, 0);
+        }),
     }
 }
 

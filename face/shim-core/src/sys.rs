@@ -224,8 +224,14 @@ pub(crate) fn process_id() -> c_int {
     call!(libc::SYS_getpid).map_or(0, |id| id as c_int)
 }
 
-/// Whether a child of this process has ended and was waited for.
+/// Whether this process has children, or had some that it waited for.
 pub(crate) fn had_children() -> bool {
+    // Only looks: the children stay, to be waited for. ECHILD without any.
+    let look = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    let nothing = core::ptr::null_mut::<libc::c_void>();
+    if call!(libc::SYS_waitid, libc::P_ALL, 0, nothing, look, nothing).is_ok() {
+        return true;
+    }
     let mut usage = core::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the kernel writes one `rusage`, of which any bytes are a value.
     unsafe {

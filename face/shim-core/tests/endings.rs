@@ -4,13 +4,14 @@ mod support;
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use spillway_batch::CloseReason;
 use spillway_client::session::{BlockingSession, SessionSettings};
 use spillway_client::{Key, LinkTarget};
 use support::driver::Driver;
-use support::process::Server;
+use support::process::{Server, library};
 
 /// The compiled program of `programs/ending.c`. Removed when dropped.
 struct Program(PathBuf);
@@ -82,6 +83,30 @@ fn a_server_that_exits_inside_the_heap_ends_and_its_clients_hear_of_it() {
         hear_end(&mut session);
         assert_eq!(server.wait(), Some(3), "{}", server.log());
     }
+}
+
+/// The line about a server that served nobody is written without the application's heap, too.
+#[test]
+fn a_program_that_exits_inside_the_heap_before_it_listens_ends() {
+    let program = Program::compile("early");
+    // The program is the process that was launched.
+    let mut command = Command::new("sh");
+    command
+        .args([
+            "-c",
+            "SPILLWAY_LAUNCH=00000000000000000000000000000000 SPILLWAY_STARTED=$$ exec \"$0\" early",
+        ])
+        .arg(&program.0);
+    command.env("LD_PRELOAD", library()).env("SPILLWAY_LINK", spillway_ports::free_address().to_string());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("without waiting for clients"), "{output:?}");
 }
 
 /// At once means: before the time for which a closed session lingers.

@@ -114,7 +114,11 @@ impl Settings {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<(), StartError> {
+    /// Checks what can be checked without starting: [`Sidecar::start`](crate::Sidecar::start) does so first.
+    ///
+    /// # Errors
+    /// A value is out of its bounds, or there is no client that could connect.
+    pub fn check(&self) -> Result<(), StartError> {
         if self.listen.is_empty() {
             return Err(StartError::NoListener);
         }

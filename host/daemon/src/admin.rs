@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::peer::Peer;
-use crate::socket_file::SocketFile;
+use crate::socket_file::{SocketFile, connect};
 
 /// Limits on the connections to an admin socket.
 #[derive(Clone, Copy, Debug)]
@@ -251,7 +251,7 @@ impl Drop for ConnectionGuard {
 /// # Errors
 /// Connecting, writing or reading failed or timed out; `InvalidData` if the answer is not UTF-8.
 pub fn ask(path: &Path, request: &str, patience: Duration) -> io::Result<String> {
-    let mut stream = UnixStream::connect(path)?;
+    let mut stream = connect(path)?;
     stream.set_write_timeout(Some(patience))?;
     stream.set_read_timeout(Some(patience))?;
     match stream.write_all(format!("{request}\n").as_bytes()) {

@@ -13,7 +13,7 @@ use spillway_metrics::{CONTENT_TYPE, Exposition, HttpServer, Request, Response, 
 use crate::admin::{AdminServer, Bounds, Rights};
 use crate::documents::{answer, refusal};
 use crate::peer::AdminGroup;
-use crate::usual_sockets::create_usual_directory;
+use crate::usual_sockets::{create_usual_directory, end_choice};
 
 /// The refusal of a change by a peer with [`Rights::Read`].
 const READ_ONLY: &str = "this user may read, but not change anything: be a member of the daemon's admin_group, its own \
@@ -94,8 +94,11 @@ impl ControlPorts {
             AdminServer::bind(path, admin_group.map(|group| group.id))
                 .map_err(|error| PortError::Socket { path: path.to_owned(), error })
         };
+        let admin = socket.map(admin).transpose();
+        end_choice();
+        let admin = admin?;
         let http = |address| HttpServer::bind(address).map_err(|error| PortError::Metrics { address, error });
-        Ok(ControlPorts { admin: socket.map(admin).transpose()?, http: metrics.map(http).transpose()? })
+        Ok(ControlPorts { admin, http: metrics.map(http).transpose()? })
     }
 
     /// Serves the ports until the result is dropped. Fails if the host has no threads or descriptors left.

@@ -8,6 +8,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 /// A listening socket with its file. Dropping this removes the file, unless another file has replaced it.
 #[derive(Debug)]
@@ -66,12 +68,43 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
 /// Whether `path` is the socket of a program that has ended.
 fn is_stale(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
-    is_socket && matches!(UnixStream::connect(path), Err(e) if e.kind() == io::ErrorKind::ConnectionRefused)
+    is_socket && matches!(connect(path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// Connects to a UNIX socket without waiting for room in its queue, which one that was stopped never makes.
+///
+/// # Errors
+/// `TimedOut` if too many wait there to be accepted; otherwise the host's.
+pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?).map_err(|error| match error {
+        Errno::AGAIN => {
+            io::Error::new(io::ErrorKind::TimedOut, "the program there does not accept connections")
+        }
+        other => other.into(),
+    })?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_whose_queue_is_full_is_not_waited_for() {
+        let path = std::env::temp_dir().join(format!("spillway-full-{}.sock", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let waiting = connect(&path).unwrap();
+        let asked = crate::ask(&path, "status", std::time::Duration::from_secs(1)).unwrap_err();
+        let taken = SocketFile::bind(&path, 0o660).unwrap_err();
+        drop(waiting);
+        fs::remove_file(&path).unwrap();
+        assert_eq!((asked.kind(), taken.kind()), (io::ErrorKind::TimedOut, io::ErrorKind::AddrInUse));
+    }
 
     #[test]
     fn only_the_owner_has_access_until_permissions_are_set() {

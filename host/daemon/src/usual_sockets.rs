@@ -2,18 +2,23 @@
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
-use std::os::unix::net::UnixStream;
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, FlockOperation, Mode, OFlags, access, flock};
+
+use crate::socket_file::connect;
 
 /// The directory of system services; their systemd units create it.
 const SERVICES: &str = "/run/spillway";
 
 /// The directories in which commands look for admin sockets, in this order.
 pub fn usual_directories() -> Vec<PathBuf> {
-    let user = runtime_directory(std::env::var_os("XDG_RUNTIME_DIR"));
+    let user = users_directory().filter(|directory| directory != Path::new(SERVICES));
     [PathBuf::from(SERVICES)].into_iter().chain(user).collect()
 }
 
@@ -30,18 +35,57 @@ pub fn find_usual_socket(name: &str) -> PathBuf {
     sockets.iter().find(|path| is_socket(path)).unwrap_or(&sockets[0]).clone()
 }
 
+/// Longest time of another daemon from its choice of a socket until it has created the socket.
+const CHOICE_MAX: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(10);
+
+/// The lock on the directory of the socket that this process has chosen and not created yet.
+static CHOICE: Mutex<Option<OwnedFd>> = Mutex::new(None);
+
 /// The default admin socket for a daemon without a configured one. `None` if another daemon answers there or its
-/// directory is missing (the user's own is created): the daemon then runs without an admin socket.
+/// directory is missing (the user's own is created): the daemon then runs without an admin socket. Until
+/// [`ControlPorts::bind`](crate::ControlPorts::bind) no other daemon chooses a socket there, so that of two that start
+/// together none finds its socket taken.
 pub fn free_usual_socket(name: &str) -> Option<PathBuf> {
     let path = usual_socket(name);
     let directory = path.parent()?;
     create_usual_directory(directory);
-    (access(directory, Access::WRITE_OK).is_ok() && UnixStream::connect(&path).is_err()).then_some(path)
+    let is_free = |path: &Path| match connect(path) {
+        Ok(_) => false,
+        Err(error) => error.kind() != ErrorKind::TimedOut,
+    };
+    if access(directory, Access::WRITE_OK).is_err() {
+        return None;
+    }
+    let lock = locked(directory)?;
+    if !is_free(&path) {
+        return None;
+    }
+    *CHOICE.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
+    Some(path)
+}
+
+/// The socket of [`free_usual_socket`] is made, or will not be.
+pub(crate) fn end_choice() {
+    CHOICE.lock().unwrap_or_else(PoisonError::into_inner).take();
+}
+
+fn locked(directory: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
+    let began = Instant::now();
+    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if began.elapsed() >= CHOICE_MAX {
+            return None;
+        }
+        std::thread::sleep(LOOK);
+    }
+    Some(file)
 }
 
 /// Creates the user's own directory of admin sockets, with access for this user only, and no other directory.
 pub(crate) fn create_usual_directory(directory: &Path) {
-    if runtime_directory(std::env::var_os("XDG_RUNTIME_DIR")).as_deref() == Some(directory) {
+    if users_directory().as_deref() == Some(directory) {
         // An error here shows when the socket is created.
         let _ = DirBuilder::new().mode(0o700).create(directory);
     }
@@ -51,9 +95,24 @@ fn file_name(name: &str) -> String {
     format!("{name}.sock")
 }
 
-/// `spillway` in the directory that `XDG_RUNTIME_DIR` names, which must be absolute (XDG Base Directory Specification).
+fn users_directory() -> Option<PathBuf> {
+    runtime_directory(std::env::var_os("XDG_RUNTIME_DIR"))
+}
+
+/// `spillway` in the directory that `XDG_RUNTIME_DIR` names, which must be absolute and the user's own (XDG Base Directory
+/// Specification): in a directory of other users, such as `/tmp` or that of the user who called `sudo -E`, they could put
+/// a socket of theirs in our place.
 fn runtime_directory(variable: Option<OsString>) -> Option<PathBuf> {
-    variable.map(PathBuf::from).filter(|path| path.is_absolute()).map(|path| path.join("spillway"))
+    variable
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute() && is_own(path))
+        .map(|path| path.join("spillway"))
+}
+
+/// Whether only the user of this process may write in a directory.
+fn is_own(directory: &Path) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    directory.metadata().is_ok_and(|file| file.is_dir() && file.uid() == user && file.mode() & 0o022 == 0)
 }
 
 /// The services' directory for a process that may write there, otherwise the user's own if it has one.
@@ -64,6 +123,9 @@ fn choose(mut directories: Vec<PathBuf>, may_write: impl Fn(&Path) -> bool) -> P
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -75,8 +137,25 @@ mod tests {
     }
 
     #[test]
-    fn only_an_absolute_runtime_directory_counts() {
-        assert_eq!(runtime_directory(Some("/run/user/7".into())), Some("/run/user/7/spillway".into()));
+    fn only_an_absolute_runtime_directory_of_ones_own_counts() {
+        let own = std::env::temp_dir().join(format!("spillway-runtime-{}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&own).unwrap();
+        let found = |mode: u32| {
+            std::fs::set_permissions(&own, Permissions::from_mode(mode)).unwrap();
+            runtime_directory(Some(own.clone().into()))
+        };
+        assert_eq!(found(0o700), Some(own.join("spillway")));
+        assert_eq!(
+            (found(0o777), found(0o1777), found(0o770)),
+            (None, None, None),
+            "others could write there"
+        );
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&own, Some(65_534), None).unwrap();
+            assert_eq!(found(0o700), None, "it is another user's");
+        }
+        std::fs::remove_dir(&own).unwrap();
+        assert_eq!(runtime_directory(Some(own.into())), None, "it does not exist");
         assert_eq!(runtime_directory(Some("elsewhere".into())), None);
         assert_eq!(runtime_directory(Some("".into())), None);
         assert_eq!(runtime_directory(None), None);

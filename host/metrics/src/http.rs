@@ -17,6 +17,8 @@ use crate::request::{REQUEST_BYTES_MAX, Request, RequestError};
 const CONNECTIONS_MAX: usize = 16;
 /// From the beginning of a connection to the last byte of its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The part of it in which a request must arrive, so that a peer that is too slow can be told.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(9);
 /// Bytes and time for what a peer sends after its request: closing with unread bytes would reset the connection and cut
 /// our answer short.
 const LEFTOVER_BYTES_MAX: usize = 64 * 1024;
@@ -152,8 +154,9 @@ impl Drop for Place {
 
 fn answer(mut stream: TcpStream, handler: &Handler) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    let deadline = Instant::now() + PATIENCE;
-    let (head_only, response) = match read_request(&mut stream, deadline)? {
+    let began = Instant::now();
+    let deadline = began + PATIENCE;
+    let (head_only, response) = match read_request(&mut stream, began + REQUEST_PATIENCE)? {
         None => return Ok(()),
         Some(Ok(request)) => (request.head_only, handler(&request)),
         Some(Err(error)) => (false, refusal(error)),

@@ -78,6 +78,14 @@ fn other_methods_and_malformed_requests_are_errors() {
     assert!(exchange(server.address(), b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
 }
 
+#[test]
+fn a_request_that_does_not_end_is_refused_in_time() {
+    let server = server(echo);
+    let mut stream = connect(server.address());
+    stream.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+    assert!(rest(&mut stream).starts_with("HTTP/1.1 408 "));
+}
+
 /// Releases the requests of a handler that waits.
 struct Gate {
     entered: Receiver<()>,

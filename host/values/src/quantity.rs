@@ -77,11 +77,12 @@ fn parse(text: &str, units: &[(&str, u64)], malformed: ValueError) -> Result<u64
     if !is_number(whole) || !is_number(fraction) || fraction.len() > FRACTION_DIGITS_MAX {
         return Err(malformed);
     }
-    let whole: u128 = whole.parse().map_err(|_| ValueError::TooLarge)?;
+    // Of numbers of 64 bits neither the product nor the sum exceeds 128.
+    let whole: u64 = whole.parse().map_err(|_| ValueError::TooLarge)?;
     let scale = 10_u128.pow(fraction.len() as u32);
     let fraction: u128 = fraction.parse().map_err(|_| malformed)?;
-    let value = whole.checked_mul(u128::from(*factor)).ok_or(ValueError::TooLarge)?;
-    u64::try_from(value + fraction * u128::from(*factor) / scale).map_err(|_| ValueError::TooLarge)
+    let value = u128::from(whole) * u128::from(*factor) + fraction * u128::from(*factor) / scale;
+    u64::try_from(value).map_err(|_| ValueError::TooLarge)
 }
 
 /// Formats a value for [`parse_duration`], in the largest unit without a fraction.
@@ -122,7 +123,9 @@ mod tests {
         {
             assert_eq!(parse_duration(wrong), Err(ValueError::Time), "{wrong}");
         }
-        for large in ["99999999999999s", "99999999999999999999999ns"] {
+        // The last one and its fraction together exceed 128 bits.
+        let beyond = "94522879700260684295381835.999999999h";
+        for large in ["99999999999999s", "99999999999999999999999ns", beyond] {
             assert_eq!(parse_duration(large), Err(ValueError::TooLarge), "{large}");
         }
     }

@@ -51,19 +51,28 @@ pub(crate) fn run(args: &Args, mut command: Command) -> ExitCode {
     }
 }
 
-/// `spillway.1`, and `spillway-COMMAND.1` for each command that help shows.
+/// `spillway.1`, and `spillway-COMMAND.1` for each command that help shows, and for each command of such a command: a page
+/// names those of its commands.
 fn man(command: &Command, directory: &Path) -> io::Result<()> {
-    let page = |command: Command, name: String| {
+    pages(command, "spillway").into_iter().try_for_each(|(name, command)| {
         let mut text = Vec::new();
         // Manual pages of subcommands have a hyphen in their names.
         clap_mangen::Man::new(command.name(name.clone())).render(&mut text)?;
         fs::write(directory.join(format!("{name}.1")), text)
-    };
-    page(command.clone(), "spillway".to_owned())?;
-    command
-        .get_subcommands()
-        .filter(|one| !one.is_hide_set() && one.get_name() != "help")
-        .try_for_each(|one| page(one.clone(), format!("spillway-{}", one.get_name())))
+    })
+}
+
+fn pages(command: &Command, name: &str) -> Vec<(String, Command)> {
+    let mut all = vec![(name.to_owned(), command.clone().mut_subcommands(hide_help))];
+    for one in command.get_subcommands().filter(|one| !one.is_hide_set() && one.get_name() != "help") {
+        all.extend(pages(one, &format!("{name}-{}", one.get_name())));
+    }
+    all
+}
+
+/// `help` has no page.
+fn hide_help(command: Command) -> Command {
+    if command.get_name() == "help" { command.hide(true) } else { command }
 }
 
 fn completions(command: &mut Command, directory: &Path) -> io::Result<()> {
@@ -71,4 +80,34 @@ fn completions(command: &mut Command, directory: &Path) -> io::Result<()> {
         clap_complete::generate_to(shell, command, "spillway", directory)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_name_only_pages_that_there_are() {
+        let directory = std::env::temp_dir().join(format!("spillway-man-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let mut command = crate::definition();
+        command.build();
+        man(&command, &directory).unwrap();
+        let files = fs::read_dir(&directory).unwrap().map(|file| file.unwrap());
+        let made: Vec<(String, String)> = files
+            .map(|file| {
+                let name = file.file_name().into_string().unwrap();
+                (name, fs::read_to_string(file.path()).unwrap())
+            })
+            .collect();
+        fs::remove_dir_all(&directory).unwrap();
+        let is_made = |page: &str| made.iter().any(|(name, _)| name == page);
+        assert!(is_made("spillway.1") && is_made("spillway-server-off.1"));
+        for (name, text) in &made {
+            let text = text.replace('\\', "");
+            for word in text.split_whitespace().filter_map(|word| word.strip_suffix("(1)")) {
+                assert!(is_made(&format!("{word}.1")), "{name} names {word}(1)");
+            }
+        }
+    }
 }

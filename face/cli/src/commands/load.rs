@@ -221,10 +221,8 @@ fn load(args: Args) -> Result<bool, Error> {
             .and_then(|()| file.flush())
             .map_err(system("cannot write the report".into()))?;
     }
-    if !events {
-        print(&report);
-    }
-    Ok(!failed(&config, &report))
+    let is_printed = events || print(&report);
+    Ok(is_printed && !failed(&config, &report))
 }
 
 /// The report for programs. It fails as the command does: on wrong, lost or missing replies.
@@ -234,9 +232,16 @@ fn envelope(config: &Config, report: &Report) -> serde_json::Value {
     super::output::Report { result, is_failure, ..Default::default() }.envelope("load")
 }
 
-fn print(report: &Report) {
-    // Ignored: a reader may have closed the pipe.
-    let _ = io::stdout().write_all(output::table(report).as_bytes());
+/// Prints the report. Returns whether that succeeded; a closed pipe is no failure.
+fn print(report: &Report) -> bool {
+    let mut out = io::stdout().lock();
+    match out.write_all(output::table(report).as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("spillway load: cannot print: {error}");
+            false
+        }
+        _ => true,
+    }
 }
 
 fn config(args: Args) -> Result<Config, Error> {
@@ -280,7 +285,7 @@ fn config(args: Args) -> Result<Config, Error> {
         keys: args.keys,
         key_size: args.key_size,
         value_size: args.value_size,
-        zipf: (args.zipf > 0.0).then_some(args.zipf),
+        zipf: (args.zipf != 0.0).then_some(args.zipf),
         get_ratio: args.get_ratio,
         share: args.share,
         fill: match args.fill {

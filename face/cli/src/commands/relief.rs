@@ -38,7 +38,7 @@ pub(crate) struct Args {
     word: Override,
 
     /// How long the override holds; afterwards auto [default: until `auto`]
-    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_lasts)]
     lasts: Option<Duration>,
 
     /// Act on all servers of this name, if several have it
@@ -63,6 +63,22 @@ pub(crate) struct Args {
 struct Outcome {
     line: String,
     object: Value,
+}
+
+/// The longest override that a server takes: its page has 24 bits for the seconds.
+const LASTS_MAX: Duration = Duration::from_secs(4660 * 3600);
+
+fn parse_lasts(text: &str) -> Result<Duration, String> {
+    let lasts = parse_duration(text).map_err(|error| error.to_string())?;
+    let is_allowed = (Duration::from_millis(1)..=LASTS_MAX).contains(&lasts);
+    is_allowed
+        .then_some(lasts)
+        .ok_or_else(|| "give a time from 1ms to 4660h; without --for it holds until `auto`".into())
+}
+
+/// A server counts whole seconds: the override holds for the time at least.
+fn whole_seconds(lasts: Duration) -> u32 {
+    u32::try_from(lasts.as_millis().div_ceil(1000)).unwrap_or(u32::MAX)
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -107,7 +123,7 @@ fn apply_override(args: &Args) -> Result<Vec<Result<Outcome, String>>, String> {
             Err(error) => outcomes.push(Err(format!("{}: {error}", socket.display()))),
         }
     }
-    let lasts_s = args.lasts.map_or(0, |lasts| u32::try_from(lasts.as_secs().max(1)).unwrap_or(u32::MAX));
+    let lasts_s = args.lasts.map_or(0, whole_seconds);
     let answers = ask_all(&pages, status::Request::Say { word: args.word, lasts_s }, ANSWER_TIMEOUT);
     outcomes.extend(pages.iter().zip(answers).map(|(page, answer)| {
         servers::check_answer(page, answer)?;
@@ -182,4 +198,19 @@ fn misplaced_connections(word: Override, page: &ServerPage) -> std::io::Result<u
     let status = page.status()?;
     // The state of an authenticated link is its peer's role.
     Ok(status.links.iter().filter(|link| link.state == wrong.to_string()).map(|link| link.connections).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_override_lasts_as_long_as_it_is_said_to() {
+        for (text, seconds) in [("1ms", 1), ("1500ms", 2), ("10m", 600), ("4660h", 16_776_000)] {
+            assert_eq!(parse_lasts(text).map(whole_seconds), Ok(seconds));
+        }
+        for wrong in ["0", "999us", "4661h", "5000000h", "10"] {
+            assert!(parse_lasts(wrong).is_err(), "{wrong}");
+        }
+    }
 }

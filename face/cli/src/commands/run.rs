@@ -52,7 +52,7 @@ pub struct Args {
     sessions_memory: u64,
 
     /// Send helped sessions back after requests were few and fast for this time; 0s: never
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
+    #[arg(long, value_name = "TIME", value_parser = parse_release_after, default_value = "10s")]
     release_after: Duration,
     /// Refuse links that would not be encrypted (older peers). Needs --key or --client-key
     #[arg(long)]
@@ -148,6 +148,13 @@ fn settings(args: &Args) -> Result<Vec<(String, OsString)>, String> {
     ])
 }
 
+/// As the preload library reads it: milliseconds in 32 bits, of which 0 is never.
+fn parse_release_after(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).map_err(|error| error.to_string())?;
+    let is_passed_on = time.is_zero() || (1..=u128::from(u32::MAX)).contains(&time.as_millis());
+    if is_passed_on { Ok(time) } else { Err("give a time from 1ms to 1193h, or 0s for never".into()) }
+}
+
 fn parse_sessions_memory(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text).map_err(|error| error.to_string())?;
     let enough = bytes >= config::SESSIONS_MEMORY_MIN as u64;
@@ -192,6 +199,16 @@ fn preload(shim: &Path, before: Option<OsString>) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_release_time_is_one_that_the_library_reads() {
+        for right in ["0", "0s", "1ms", "1.5s", "1193h"] {
+            assert_eq!(parse_release_after(right), Ok(parse_duration(right).unwrap()));
+        }
+        for wrong in ["999us", "1194h", "5000000h", "10"] {
+            assert!(parse_release_after(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn an_existing_preload_is_kept() {

@@ -205,7 +205,8 @@ fn add<'a>(value: &mut Value, numbers: impl Iterator<Item = (&'a str, u64)>) {
 }
 
 pub(crate) fn connections(status: &ServerStatus) -> u64 {
-    status.links.iter().map(|link| link.connections).sum()
+    // A page may have any numbers.
+    status.links.iter().fold(0, |sum, link| sum.saturating_add(link.connections))
 }
 
 pub(crate) fn established(status: &ServerStatus) -> usize {

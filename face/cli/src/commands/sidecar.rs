@@ -278,8 +278,12 @@ fn probe_link_ports(settings: &Settings, client_key: Option<PathBuf>) {
 pub(crate) fn run(args: Args) -> ExitCode {
     let client_key = args.client_key.clone();
     if args.check {
-        return match args.settings() {
-            Ok(settings) => output::print([summary(&settings)]),
+        let checked = args.settings().and_then(|settings| {
+            settings.check()?;
+            Ok(summary(&settings))
+        });
+        return match checked {
+            Ok(summary) => output::print([summary]),
             Err(error) => failed(&*error),
         };
     }

@@ -90,13 +90,18 @@ pub fn read_text(text: &str, reading: &Reading) -> Result<HelperConfig, Vec<Prob
     if problems.is_empty() { Ok(config) } else { Err(problems) }
 }
 
-/// The least similarity (Jaro-Winkler, 0 to 1) of a key that is suggested for an unknown one.
-const SIMILAR_MIN: f64 = 0.8;
+/// The least similarity (Damerau-Levenshtein, 0 to 1) of a key that is suggested for an unknown one, unless one begins
+/// with the other: `max_delay` is not `max_memory`.
+const SIMILAR_MIN: f64 = 0.65;
 
 /// Adds the most similar known key to the parser's message about an unknown key. `None` if no key is similar.
 fn with_suggestion(message: &str) -> Option<String> {
     let (unknown, known) = message.strip_prefix("unknown field `")?.split_once('`')?;
-    let similar = |key: &&str| strsim::jaro_winkler(unknown, key);
+    let begins = |key: &str| unknown.len() >= 3 && (key.starts_with(unknown) || unknown.starts_with(key));
+    let similar = |key: &&str| match begins(key) {
+        true => 1.0,
+        false => strsim::normalized_damerau_levenshtein(unknown, key),
+    };
     let best = known.split('`').skip(1).step_by(2).max_by(|a, b| similar(a).total_cmp(&similar(b)))?;
     (similar(&best) >= SIMILAR_MIN).then(|| format!("unknown field `{unknown}`, did you mean `{best}`?"))
 }

@@ -72,7 +72,7 @@ const CONNECTIONS_AT: usize = LINKS_AT + LINKS * LINK_WORDS;
 /// Number of words of the whole page.
 pub(crate) const WORDS: usize = CONNECTIONS_AT + CONNECTIONS * CONNECTION_WORDS;
 
-/// Words of a link's place. Override 0 counts changes, and is odd while the place is being changed.
+/// Words of a link's place. Word 0 counts changes, and is odd while the place is being changed.
 pub(crate) mod link {
     /// 0 vacant, 1 authenticating, 2 established by a helper, 3 by a library client.
     pub(crate) const STATE: usize = 1;
@@ -88,7 +88,7 @@ pub(crate) mod link {
     pub(crate) const ENCRYPTED: usize = 16;
 }
 
-/// Words of a virtual connection's place. Override 0 counts changes, and is odd while the place is being changed.
+/// Words of a virtual connection's place. Word 0 counts changes, and is odd while the place is being changed.
 pub(crate) mod connection {
     /// Three words, all zeros while the place is vacant.
     pub(crate) const CLIENT: usize = 1;

@@ -7,7 +7,8 @@
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
-use std::fs::{File, OpenOptions};
+use std::collections::HashSet;
+use std::fs::{DirEntry, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -21,10 +22,13 @@ use super::layout::{self, Counter, Request, State, Traffic, header};
 use super::origin::{DIRECTORIES, DIRECTORY, PREFIX, start_ticks};
 use crate::sys;
 
-/// Most files of one directory that are examined.
+/// Most files of one directory that are examined, and most names of files of whatever kind that are read.
 const FILES_MAX: usize = 4096;
+const NAMES_MAX: usize = 1 << 20;
 /// Attempts to read places that are being changed, over all places.
 const TRIES: usize = 2000;
+/// Attempts to read a status while no link ends.
+const STATUS_TRIES: usize = 16;
 /// Interval between checks for the answer to a request.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -41,6 +45,8 @@ pub fn directories() -> Vec<String> {
 #[derive(Debug)]
 pub struct ServerPage {
     file: File,
+    /// The file's device and inode.
+    inode: (u64, u64),
     /// The page's path.
     pub path: PathBuf,
     /// The server's process id: as this process sees it, or else as the server's own PID namespace does.
@@ -137,15 +143,14 @@ pub fn find() -> (Vec<ServerPage>, Vec<Unreadable>) {
 
 pub(super) fn find_in(directories: &[String]) -> (Vec<ServerPage>, Vec<Unreadable>) {
     let (mut pages, mut unreadable) = (Vec::new(), Vec::new());
+    let mut known = HashSet::new();
     for directory in directories {
         let Ok(files) = std::fs::read_dir(directory) else { continue };
-        for file in files.take(FILES_MAX).flatten() {
-            if !file.file_name().to_string_lossy().starts_with(PREFIX) {
-                continue;
-            }
+        let is_page = |file: &DirEntry| file.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes());
+        for file in files.take(NAMES_MAX).flatten().filter(is_page).take(FILES_MAX) {
             match ServerPage::open(&file.path()) {
-                Ok(Some(page)) => pages.push(page),
-                Ok(None) => {}
+                Ok(Some(page)) if known.insert(page.identity()) => pages.push(page),
+                Ok(_) => {}
                 Err(error) => unreadable.push(Unreadable { path: file.path(), error }),
             }
         }
@@ -155,6 +160,9 @@ pub(super) fn find_in(directories: &[String]) -> (Vec<ServerPage>, Vec<Unreadabl
 }
 
 struct Words(Vec<u64>);
+
+/// Places of a table: their indexes and words.
+type Places = Vec<(u32, Vec<u64>)>;
 
 impl Words {
     fn read(file: &File, first: usize, count: usize) -> io::Result<Words> {
@@ -196,6 +204,7 @@ impl ServerPage {
             words[header::PROGRAM..header::PROGRAM + 2].iter().flat_map(|word| word.to_ne_bytes()).collect();
         Ok(Some(ServerPage {
             file,
+            inode: (metadata.dev(), metadata.ino()),
             path: path.to_owned(),
             pid: if is_visible { holder } else { words[header::PID] as u32 },
             is_visible,
@@ -206,19 +215,22 @@ impl ServerPage {
         }))
     }
 
+    /// Tells this server from others. A server has one page; further names of it, or pages that its process has locked,
+    /// would only use up the reader's descriptors.
+    fn identity(&self) -> (u64, u64) {
+        if self.is_visible { (u64::MAX, self.pid.into()) } else { self.inode }
+    }
+
     /// Reads the server's status.
     pub fn status(&self) -> io::Result<ServerStatus> {
-        let Words(words) = Words::read(&self.file, 0, layout::HEADER_WORDS)?;
+        let (words, links) = self.header_and_links()?;
         let now = sys::now().as_nanos();
         let mut traffic = traffic_at(&words, header::GONE);
-        let made = (words[header::LINKS_MADE] as usize).min(layout::LINKS);
-        let links: Vec<LinkStatus> = self
-            .places(layout::link_at(0), layout::LINK_WORDS, made)?
-            .into_iter()
-            .filter_map(|(index, words)| link_status(index, &words, now))
-            .collect();
+        let links: Vec<LinkStatus> =
+            links.into_iter().filter_map(|(index, words)| link_status(index, &words, now)).collect();
         for link in &links {
-            traffic.iter_mut().zip(&link.traffic).for_each(|(sum, one)| sum.1 += one.1);
+            // A page may have any numbers.
+            traffic.iter_mut().zip(&link.traffic).for_each(|(sum, one)| sum.1 = sum.1.saturating_add(one.1));
         }
         let address = [words[header::LINK_ADDRESS], words[header::LINK_ADDRESS + 1]];
         let link_address = (address != [0; 2]).then(|| {
@@ -255,8 +267,26 @@ impl ServerPage {
         Ok(places.into_iter().filter_map(|(_, words)| connection_status(&words, now)).collect())
     }
 
+    /// The header and the links at a time when no link ended: the traffic of one that ends between the two reads would be
+    /// missing from their sum, which must never fall.
+    fn header_and_links(&self) -> io::Result<(Vec<u64>, Places)> {
+        let gone = header::GONE..header::GONE + Traffic::ALL.len();
+        let Words(mut before) = Words::read(&self.file, 0, layout::HEADER_WORDS)?;
+        let mut tries = STATUS_TRIES;
+        loop {
+            let made = (before[header::LINKS_MADE] as usize).min(layout::LINKS);
+            let links = self.places(layout::link_at(0), layout::LINK_WORDS, made)?;
+            let Words(after) = Words::read(&self.file, 0, layout::HEADER_WORDS)?;
+            tries -= 1;
+            if before[gone.clone()] == after[gone.clone()] || tries == 0 {
+                return Ok((before, links));
+            }
+            before = after;
+        }
+    }
+
     /// The places of a table, each as it was at one moment. Places that keep changing are left out.
-    fn places(&self, first: usize, size: usize, count: usize) -> io::Result<Vec<(u32, Vec<u64>)>> {
+    fn places(&self, first: usize, size: usize, count: usize) -> io::Result<Places> {
         let mut found = Vec::with_capacity(count);
         let mut tries = TRIES;
         let Words(before) = Words::read(&self.file, first, count * size)?;
@@ -452,6 +482,8 @@ fn connection_status(words: &[u64], now: u64) -> Option<ConnectionStatus> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::super::test_holder::Holder;
     use super::*;
 
@@ -516,6 +548,117 @@ mod tests {
         }
         drop(holder);
         std::fs::remove_file(&path).unwrap();
+    }
+
+    /// In a directory that lists its newest file first.
+    #[test]
+    fn a_page_is_found_among_many_other_files() {
+        let directory = Path::new("/dev/shm").join(format!("spillway-many-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let path = directory.join(format!("{PREFIX}a"));
+        write(&path, &[(header::MAGIC, layout::MAGIC), (header::LAYOUT, layout::LAYOUT)]);
+        let holder = Holder::of(&path);
+        for number in 0..=FILES_MAX {
+            File::create(directory.join(format!("other-{number}"))).unwrap();
+        }
+        let (pages, _) = find_in(&[directory.to_str().unwrap().to_owned()]);
+        drop(holder);
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(pages.len(), 1);
+    }
+
+    #[test]
+    fn further_names_and_pages_of_a_process_are_left_out() {
+        let directory = scratch("names");
+        std::fs::create_dir(&directory).unwrap();
+        let path = directory.join(format!("{PREFIX}a"));
+        write(&path, &[(header::MAGIC, layout::MAGIC), (header::LAYOUT, layout::LAYOUT)]);
+        let holder = Holder::of(&path);
+        for name in ["b", "c"] {
+            std::fs::hard_link(&path, directory.join(format!("{PREFIX}{name}"))).unwrap();
+        }
+        let (pages, unreadable) = find_in(&[directory.to_str().unwrap().to_owned()]);
+        drop(holder);
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert_eq!((pages.len(), unreadable.len()), (1, 0));
+    }
+
+    /// A page whose only link ends and is accepted again, over and over.
+    #[test]
+    fn traffic_does_not_fall_when_a_link_ends() {
+        const MESSAGES: u64 = 1_000_000;
+        let path = scratch("ending");
+        write(&path, &[(header::LINKS_MADE, layout::LINKS as u64)]);
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let set = |at: usize, word: u64| file.write_all_at(&word.to_ne_bytes(), at as u64 * 8).unwrap();
+        let link = layout::link_at(layout::LINKS - 1);
+        let peer = layout::address_words("10.0.0.1:1".parse().unwrap());
+        peer.iter().enumerate().for_each(|(n, word)| set(link + layout::link::PEER + n, *word));
+        let page = ServerPage {
+            file: file.try_clone().unwrap(),
+            inode: (0, 0),
+            path: path.clone(),
+            pid: 1,
+            is_visible: true,
+            pid_namespace: None,
+            net_namespace: None,
+            user: 0,
+            named: String::new(),
+        };
+        let messages = || page.status().unwrap().traffic[Traffic::MessagesReceived as usize].1;
+        let is_over = AtomicBool::new(false);
+        let lives = std::thread::scope(|scope| {
+            let links = scope.spawn(|| {
+                let traffic = Traffic::MessagesReceived as usize;
+                let (mut sequence, mut lives) = (0, 0);
+                let mut change = |words: &[(usize, u64)]| {
+                    set(link, sequence + 1);
+                    words.iter().for_each(|(at, word)| set(*at, *word));
+                    sequence += 2;
+                    set(link, sequence);
+                };
+                while !is_over.load(Ordering::Relaxed) {
+                    change(&[(link + layout::link::TRAFFIC + traffic, 0), (link + layout::link::STATE, 2)]);
+                    set(link + layout::link::TRAFFIC + traffic, MESSAGES);
+                    std::thread::sleep(Duration::from_millis(2));
+                    lives += 1;
+                    change(&[(header::GONE + traffic, lives * MESSAGES), (link + layout::link::STATE, 0)]);
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                lives
+            });
+            let (mut before, began) = (0, Instant::now());
+            let mut falls = 0;
+            while began.elapsed() < Duration::from_secs(2) {
+                let now = messages();
+                falls += usize::from(now < before);
+                before = now;
+            }
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(falls, 0);
+            links.join().unwrap()
+        });
+        assert_eq!(messages(), lives * MESSAGES);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn any_traffic_is_added_up() {
+        let path = scratch("traffic");
+        let traffic = layout::link_at(0) + layout::link::TRAFFIC;
+        let mut words = vec![(header::MAGIC, layout::MAGIC), (header::LAYOUT, layout::LAYOUT)];
+        words.extend([(header::LINKS_MADE, 1), (header::GONE, 1), (traffic, u64::MAX)]);
+        words.push((layout::link_at(0) + layout::link::STATE, 2));
+        let peer = layout::address_words("10.0.0.1:1".parse().unwrap());
+        words.extend(
+            peer.iter().enumerate().map(|(n, word)| (layout::link_at(0) + layout::link::PEER + n, *word)),
+        );
+        write(&path, &words);
+        let holder = Holder::of(&path);
+        let status = ServerPage::open(&path).unwrap().unwrap().status().unwrap();
+        drop(holder);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((status.links.len(), status.traffic[0].1), (1, u64::MAX));
     }
 
     /// Reading a page with a valid start and random words does not panic, and returns bounded tables.

@@ -1,7 +1,8 @@
-/* An echo server that ends in one of these ways, by the client's message:
+/* An echo server that ends in one of these ways, by the client's message or its argument:
  *
  * "quit..."  exit() inside a signal handler, which runs while the thread is inside malloc()
  * "free..."  the same inside free()
+ * "early"    like "quit...", before it listens: instead of a port
  * "loop..."  closes the event loop that its listener is in, and goes on with the one that its clients are in
  *
  * Every call takes the heap's only lock, which is not recursive, like the lock of an arena in glibc.
@@ -75,6 +76,10 @@ static int is_told(int set, int fd) {
 int main(int count, char **arguments) {
     if (count != 2) return 1;
     signal(SIGUSR1, end);
+    if (!strcmp(arguments[1], "early")) {
+        signal_comes = 1;
+        free(malloc(10));
+    }
     int listener = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(arguments[1]))};

@@ -1,11 +1,14 @@
 //! The exporter's metrics, each with one sample for each server.
 
+use std::collections::HashSet;
+
 use spillway_metrics::{Declared, Exposition, Family};
 use spillway_shim_core::status::{Counter, ServerPage, ServerStatus, State, Traffic, Unreadable};
 
 use crate::commands::servers::{connections, established, of, refusals};
 
-/// Labels of a server. The process id is needed because programs and ports repeat in other network namespaces.
+/// Labels of a server. The process id is needed because programs and ports repeat in other network namespaces. If the
+/// exporter does not see the process, its PID namespace follows the id: the first process of each container has id 1.
 const SERVER: &[&str] = &["program", "port", "pid"];
 const REFUSED: &[&str] = &["program", "port", "pid", "reason"];
 
@@ -17,37 +20,55 @@ pub(super) struct Servers {
 struct ServerSample {
     /// Values of the labels [`SERVER`].
     labels: [String; 3],
+    /// Authenticated links, and virtual connections of all links.
+    links: u64,
+    connections: u64,
+    /// Without its links: a page may have thousands, and a host many pages.
     status: ServerStatus,
+}
+
+impl ServerSample {
+    fn new(labels: [String; 3], mut status: ServerStatus) -> ServerSample {
+        let (links, connections) = (established(&status) as u64, connections(&status));
+        status.links = Vec::new();
+        ServerSample { labels, links, connections, status }
+    }
 }
 
 impl From<(Vec<ServerPage>, Vec<Unreadable>)> for Servers {
     fn from((pages, unreadable): (Vec<ServerPage>, Vec<Unreadable>)) -> Servers {
-        let samples = |page: &ServerPage| {
+        // A page of a process that the exporter does not see may have the labels of another.
+        let mut known = HashSet::new();
+        let sample = |page: &ServerPage| {
             let status = page.status().ok()?;
-            Some(ServerSample {
-                labels: [page.program(), status.helped_port.to_string(), page.pid.to_string()],
-                status,
-            })
+            let pid = process_label(page.pid, page.is_visible, page.pid_namespace);
+            let labels = [page.program(), status.helped_port.to_string(), pid];
+            known.insert(labels.clone()).then(|| ServerSample::new(labels, status))
         };
-        let all: Vec<ServerSample> = pages.iter().filter_map(samples).collect();
+        let all: Vec<ServerSample> = pages.iter().filter_map(sample).collect();
         Servers { unreadable: unreadable.len() + pages.len() - all.len(), samples: all }
     }
 }
 
+fn process_label(pid: u32, is_visible: bool, namespace: Option<u64>) -> String {
+    if is_visible { pid.to_string() } else { format!("{pid}@{}", namespace.unwrap_or(0)) }
+}
+
 impl Servers {
-    fn each(&self, family: &mut Family<'_>, value: impl Fn(&ServerStatus) -> u64) {
+    /// One sample for each server.
+    fn each(&self, family: &mut Family<'_>, value: impl Fn(&ServerSample) -> u64) {
         for sample in &self.samples {
             let [program, port, pid] = &sample.labels;
-            family.count(&[program, port, pid], value(&sample.status));
+            family.count(&[program, port, pid], value(sample));
         }
     }
 
     fn counter(&self, family: &mut Family<'_>, counter: Counter) {
-        self.each(family, |status| of(&status.counters, counter));
+        self.each(family, |seen| of(&seen.status.counters, counter));
     }
 
     fn traffic(&self, family: &mut Family<'_>, traffic: Traffic) {
-        self.each(family, |status| of(&status.traffic, traffic));
+        self.each(family, |seen| of(&seen.status.traffic, traffic));
     }
 }
 
@@ -61,7 +82,7 @@ const ALL: [Declared<Servers>; 15] = [
         "spillway_server_helped",
         SERVER,
         "Whether the server's link port is open: 0 while switched off, or while it cannot be opened.",
-        |servers, family| servers.each(family, |status| u64::from(status.state == State::On)),
+        |servers, family| servers.each(family, |seen| u64::from(seen.status.state == State::On)),
     ),
     Declared::gauge(
         "spillway_server_pages_unreadable",
@@ -70,10 +91,10 @@ const ALL: [Declared<Servers>; 15] = [
         |servers, family| family.count(&[], servers.unreadable as u64),
     ),
     Declared::gauge("spillway_server_links", SERVER, "Authenticated links now.", |servers, family| {
-        servers.each(family, |status| established(status) as u64)
+        servers.each(family, |seen| seen.links)
     }),
     Declared::gauge("spillway_server_connections", SERVER, "Virtual connections now.", |servers, family| {
-        servers.each(family, connections)
+        servers.each(family, |seen| seen.connections)
     }),
     Declared::counter(
         "spillway_server_links_accepted_total",
@@ -152,6 +173,11 @@ const ALL: [Declared<Servers>; 15] = [
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use spillway_policy::Override;
+    use spillway_shim_core::status::LinkStatus;
+
     use super::*;
 
     #[test]
@@ -169,7 +195,42 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_readable_servers_counts_unreadable_pages() {
+    fn links_are_counted_and_not_kept() {
+        let link = |index: u32| LinkStatus {
+            index,
+            state: if index == 0 { "authenticating" } else { "helper" },
+            peer: ([10, 0, 0, 1], 1).into(),
+            key: 0,
+            age: Duration::ZERO,
+            encrypted: true,
+            connections: u64::from(index) * 10,
+            traffic: Vec::new(),
+        };
+        let status = ServerStatus {
+            state: State::On,
+            relief: Override::Auto,
+            relief_left: None,
+            age: Duration::ZERO,
+            link_address: None,
+            link_port: 11_411,
+            helped_port: 11_211,
+            counters: Vec::new(),
+            traffic: Vec::new(),
+            links: (0..3).map(link).collect(),
+        };
+        let seen = ServerSample::new(["memcached".into(), "11211".into(), "812".into()], status);
+        assert_eq!((seen.links, seen.connections, seen.status.links.capacity()), (2, 30, 0));
+    }
+
+    #[test]
+    fn processes_of_other_pid_namespaces_are_told_apart() {
+        assert_eq!(process_label(812, true, Some(4_026_532_201)), "812");
+        assert_eq!(process_label(1, false, Some(4_026_532_201)), "1@4026532201");
+        assert_eq!(process_label(1, false, None), "1@0");
+    }
+
+    #[test]
+    fn a_host_without_servers_exposes_that() {
         let mut out = Exposition::new();
         expose(&Servers { samples: Vec::new(), unreadable: 2 }, &mut out);
         assert!(out.into_text().contains("spillway_server_pages_unreadable 2\n"));

@@ -244,6 +244,8 @@ fn problems_have_line_column_and_a_next_step() {
         ("[service.cache]\nserver = \"127.0.0.1:1\"".to_owned(), "1:10: no port for clients"),
         (with("max_dely = 1"), "4:1: unknown field `max_dely`, expected"),
         (format!("[halper]\n{MINIMAL}"), "1:2: unknown field `halper`, did you mean `helper`?"),
+        (helper("max_delay = \"1s\""), "2:1: unknown field `max_delay`, expected"),
+        (helper("drain = \"1s\""), "2:1: unknown field `drain`, did you mean `drain_deadline`?"),
         (with("[service.cache.batch]\ndelay = \"1s\""), "5:1: unknown field `delay`, expected"),
         (
             with("[service.cache.batch]\nmax_dely = \"1s\""),
