@@ -270,7 +270,7 @@ fn reloads_and_drains_are_logged_with_their_facts() {
     assert!(succeeds(&["reload"]));
     assert!(helper.fields("reload: max_connections = 7")["service"].is_null());
     assert_eq!(helper.fields("reload: client_keepalive")["service"], "cache");
-    assert_eq!(helper.fields("a restart only")["setting"], "helper.threads");
+    assert_eq!(helper.fields("needs a restart")["setting"], "helper.threads");
     let done = helper.fields("reload: in force");
     assert_eq!((&done["changes"], &done["need_restart"]), (&2.into(), &1.into()), "{done}");
 
