@@ -15,7 +15,7 @@ use spillway_wire::record::{
 };
 use zeroize::Zeroizing;
 
-use crate::fresh::Fresh;
+use crate::fresh::LinkRandomness;
 use crate::key::Key;
 use crate::primitives::Primitives;
 
@@ -37,7 +37,12 @@ impl fmt::Display for Altered {
 
 impl core::error::Error for Altered {}
 
-fn begin(key: &Key, prologue: &[u8], fresh: &Fresh, is_initiator: bool) -> Result<HandshakeState, Altered> {
+fn begin(
+    key: &Key,
+    prologue: &[u8],
+    fresh: &LinkRandomness,
+    is_initiator: bool,
+) -> Result<HandshakeState, Altered> {
     let primitives = Primitives { ephemeral: Zeroizing::new(*fresh.ephemeral()) };
     let shared = key.derive(b"spillway link 4 exchange\0", b"");
     let build = || -> Result<HandshakeState, snow::Error> {
@@ -63,7 +68,7 @@ impl Exchange {
     pub fn offer(
         key: &Key,
         prologue: &[u8],
-        fresh: &Fresh,
+        fresh: &LinkRandomness,
     ) -> Result<(Exchange, [u8; EXCHANGE_BYTES]), Altered> {
         let mut state = begin(key, prologue, fresh, true)?;
         let mut message = [0; EXCHANGE_BYTES];
@@ -80,7 +85,7 @@ impl Exchange {
     pub fn answer(
         key: &Key,
         prologue: &[u8],
-        fresh: &Fresh,
+        fresh: &LinkRandomness,
         offer: &[u8; EXCHANGE_BYTES],
     ) -> Result<(Channel, [u8; EXCHANGE_BYTES]), Altered> {
         let mut state = begin(key, prologue, fresh, false)?;
@@ -182,8 +187,8 @@ mod tests {
 
     use super::*;
 
-    fn fresh(first: u8) -> Fresh {
-        Fresh::from_random([first; Fresh::BYTES])
+    fn fresh(first: u8) -> LinkRandomness {
+        LinkRandomness::from_random([first; LinkRandomness::BYTES])
     }
 
     fn channels() -> (Channel, Channel) {

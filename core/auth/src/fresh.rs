@@ -5,26 +5,26 @@ const EPHEMERAL_BYTES: usize = 32;
 
 /// A nonce and an ephemeral secret for one end of one link only. Wiped when dropped and never printed.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
-pub struct Fresh {
+pub struct LinkRandomness {
     nonce: [u8; NONCE_BYTES],
     ephemeral: [u8; EPHEMERAL_BYTES],
 }
 
-impl Fresh {
-    /// Number of random bytes that [`Fresh::from_random`] needs.
+impl LinkRandomness {
+    /// Number of random bytes that [`LinkRandomness::from_random`] needs.
     pub const BYTES: usize = NONCE_BYTES + EPHEMERAL_BYTES;
 
     /// `bytes` must come from a cryptographic random generator and must not have been used before.
-    pub fn from_random(bytes: [u8; Fresh::BYTES]) -> Fresh {
-        let mut fresh = Fresh { nonce: [0; NONCE_BYTES], ephemeral: [0; EPHEMERAL_BYTES] };
+    pub fn from_random(bytes: [u8; LinkRandomness::BYTES]) -> LinkRandomness {
+        let mut fresh = LinkRandomness { nonce: [0; NONCE_BYTES], ephemeral: [0; EPHEMERAL_BYTES] };
         fresh.nonce.copy_from_slice(&bytes[..NONCE_BYTES]);
         fresh.ephemeral.copy_from_slice(&bytes[NONCE_BYTES..]);
         fresh
     }
 
     /// Calls `random`, a cryptographic random generator, to fill the nonce and the secret.
-    pub fn filled(mut random: impl FnMut(&mut [u8])) -> Fresh {
-        let mut fresh = Fresh { nonce: [0; NONCE_BYTES], ephemeral: [0; EPHEMERAL_BYTES] };
+    pub fn filled(mut random: impl FnMut(&mut [u8])) -> LinkRandomness {
+        let mut fresh = LinkRandomness { nonce: [0; NONCE_BYTES], ephemeral: [0; EPHEMERAL_BYTES] };
         random(&mut fresh.nonce);
         random(&mut fresh.ephemeral);
         fresh
@@ -40,8 +40,8 @@ impl Fresh {
     }
 }
 
-impl core::fmt::Debug for Fresh {
+impl core::fmt::Debug for LinkRandomness {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Fresh")
+        f.write_str("LinkRandomness")
     }
 }

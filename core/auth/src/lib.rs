@@ -22,8 +22,8 @@ mod proof;
 mod ring;
 
 pub use channel::{Altered, Channel, Exchange, RECORDS_PER_KEY};
-pub use fresh::Fresh;
+pub use fresh::LinkRandomness;
 pub use key::{Key, KeyError, SECRET_BYTES};
-pub use load::{LoadRefusal, prove_ask, prove_load, verify_ask, verify_load};
+pub use load::{LoadRejection, prove_ask, prove_load, verify_ask, verify_load};
 pub use proof::{Prover, prove, verify};
 pub use ring::KeyRing;

@@ -11,7 +11,7 @@ use crate::ring::KeyRing;
 
 /// Why a load query or a load reply was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoadRefusal {
+pub enum LoadRejection {
     /// The datagram is not a load query or a load reply.
     Malformed(LoadError),
     /// The query names a key that is not accepted of clients.
@@ -22,24 +22,24 @@ pub enum LoadRefusal {
     Stale,
 }
 
-impl fmt::Display for LoadRefusal {
+impl fmt::Display for LoadRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LoadRefusal::Malformed(error) => error.fmt(f),
-            LoadRefusal::UnknownKey(key) => write!(f, "key {key} is not accepted of clients"),
-            LoadRefusal::Proof => {
+            LoadRejection::Malformed(error) => error.fmt(f),
+            LoadRejection::UnknownKey(key) => write!(f, "key {key} is not accepted of clients"),
+            LoadRejection::Proof => {
                 f.write_str("wrong proof: the sender has another key, or bytes were altered")
             }
-            LoadRefusal::Stale => f.write_str("load reply to another query"),
+            LoadRejection::Stale => f.write_str("load reply to another query"),
         }
     }
 }
 
-impl core::error::Error for LoadRefusal {}
+impl core::error::Error for LoadRejection {}
 
-impl From<LoadError> for LoadRefusal {
-    fn from(error: LoadError) -> LoadRefusal {
-        LoadRefusal::Malformed(error)
+impl From<LoadError> for LoadRejection {
+    fn from(error: LoadError) -> LoadRejection {
+        LoadRejection::Malformed(error)
     }
 }
 
@@ -54,12 +54,12 @@ pub fn prove_ask(key: &Key, ask: Ask) -> [u8; ASK_BYTES] {
 ///
 /// # Errors
 /// Send no reply, so that a sender without a key learns nothing about the load.
-pub fn verify_ask<'a>(ring: &'a KeyRing, bytes: &[u8]) -> Result<(Ask, &'a Key), LoadRefusal> {
+pub fn verify_ask<'a>(ring: &'a KeyRing, bytes: &[u8]) -> Result<(Ask, &'a Key), LoadRejection> {
     let bytes = exactly(bytes)?;
     let (ask, proof) = Ask::parse(bytes)?;
-    let key = ring.find(Role::Client, ask.key).ok_or(LoadRefusal::UnknownKey(ask.key))?;
+    let key = ring.find(Role::Client, ask.key).ok_or(LoadRejection::UnknownKey(ask.key))?;
     let is_proven = verify(key, Prover::Asker, Ask::proven(bytes), &proof);
-    if is_proven { Ok((ask, key)) } else { Err(LoadRefusal::Proof) }
+    if is_proven { Ok((ask, key)) } else { Err(LoadRejection::Proof) }
 }
 
 /// Emits a load reply with its proof. `load.nonce` must be the nonce of the query.
@@ -72,14 +72,14 @@ pub fn prove_load(key: &Key, load: &Load) -> [u8; LOAD_BYTES] {
 ///
 /// # Errors
 /// Ignore the datagram and keep waiting: it may be forged, and the genuine reply may still arrive.
-pub fn verify_load(key: &Key, nonce: &[u8; NONCE_BYTES], bytes: &[u8]) -> Result<Load, LoadRefusal> {
+pub fn verify_load(key: &Key, nonce: &[u8; NONCE_BYTES], bytes: &[u8]) -> Result<Load, LoadRejection> {
     let bytes = exactly(bytes)?;
     let (load, proof) = Load::parse(bytes)?;
     if load.nonce != *nonce {
-        return Err(LoadRefusal::Stale);
+        return Err(LoadRejection::Stale);
     }
     let is_proven = verify(key, Prover::Answerer, Load::proven(bytes), &proof);
-    if is_proven { Ok(load) } else { Err(LoadRefusal::Proof) }
+    if is_proven { Ok(load) } else { Err(LoadRejection::Proof) }
 }
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
         let (read, with) = verify_ask(&ring, &question).unwrap();
         assert_eq!((read.nonce, with.id()), ([7; 16], key.id()));
         let from_helper = prove_ask(&other, ask(7));
-        assert_eq!(verify_ask(&ring, &from_helper).unwrap_err(), LoadRefusal::UnknownKey(other.id()));
+        assert_eq!(verify_ask(&ring, &from_helper).unwrap_err(), LoadRejection::UnknownKey(other.id()));
         for bit in 0..question.len() * 8 {
             let mut altered = question;
             altered[bit / 8] ^= 1 << (bit % 8);
@@ -108,7 +108,7 @@ mod tests {
         }
         assert_eq!(
             verify_ask(&ring, &question[1..]).unwrap_err(),
-            LoadRefusal::Malformed(LoadError::Length(ASK_BYTES - 1))
+            LoadRejection::Malformed(LoadError::Length(ASK_BYTES - 1))
         );
     }
 
@@ -118,9 +118,9 @@ mod tests {
         let load = Load { nonce: [7; 16], cpu: 500, ..Load::default() };
         let answer = prove_load(&key, &load);
         assert_eq!(verify_load(&key, &[7; 16], &answer), Ok(load));
-        assert_eq!(verify_load(&key, &[8; 16], &answer), Err(LoadRefusal::Stale), "replayed");
+        assert_eq!(verify_load(&key, &[8; 16], &answer), Err(LoadRejection::Stale), "replayed");
         let forged = prove_load(&Key::from_secret([2; 32]), &load);
-        assert_eq!(verify_load(&key, &[7; 16], &forged), Err(LoadRefusal::Proof));
+        assert_eq!(verify_load(&key, &[7; 16], &forged), Err(LoadRejection::Proof));
         for bit in 0..answer.len() * 8 {
             let mut altered = answer;
             altered[bit / 8] ^= 1 << (bit % 8);

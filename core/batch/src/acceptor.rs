@@ -3,7 +3,7 @@
 
 use alloc::boxed::Box;
 
-use spillway_auth::{Fresh, KeyRing};
+use spillway_auth::{KeyRing, LinkRandomness};
 use spillway_transport::{Chunk, Time};
 use spillway_wire::preamble::{KeyId, Role, SESSIONS_SINCE};
 use spillway_wire::{Control, Disassembler, HEADER_BYTES, Id, Kind, Piece};
@@ -77,7 +77,7 @@ impl Acceptor {
         credit: u32,
         connections_max: u32,
         deadline: Time,
-        fresh: Fresh,
+        fresh: LinkRandomness,
     ) -> Acceptor {
         let handshake = Box::new(Accepting::new(encryption, fresh, credit, connections_max));
         let mut assembler = Assembler::new();
@@ -260,12 +260,12 @@ impl Acceptor {
 
     /// When reading may go on. `None`: now. The peer has sent far more bytes without data of an open connection than
     /// its allowance; do not read until then.
-    pub fn rests_until(&self, now: Time) -> Option<Time> {
-        self.overhead.rests_until(now)
+    pub fn throttled_until(&self, now: Time) -> Option<Time> {
+        self.overhead.throttled_until(now)
     }
 
     /// Charges data of [`decompose`](Self::decompose) that belonged to no open connection to the peer's allowance.
-    pub fn passed_over(&mut self, bytes: usize) {
+    pub fn charge_ignored_data(&mut self, bytes: usize) {
         self.overhead.spend(self.now, HEADER_BYTES + bytes);
     }
 
@@ -313,8 +313,8 @@ mod tests {
     use crate::opener_event::{OpenerConfig, OpenerEvent};
     use crate::policy::PolicyKind;
 
-    fn fresh(first: u8) -> Fresh {
-        Fresh::from_random([first; Fresh::BYTES])
+    fn fresh(first: u8) -> LinkRandomness {
+        LinkRandomness::from_random([first; LinkRandomness::BYTES])
     }
 
     fn pair(key: Key) -> (OpenerLink, Acceptor) {

@@ -114,7 +114,7 @@ pub enum Forbidden {
     /// A loopback address over a link that is not loopback.
     Loopback,
     /// A library client gave another address than the one that its link comes from.
-    NotItsOwn,
+    NotPeersAddress,
 }
 
 impl fmt::Display for Forbidden {
@@ -123,7 +123,7 @@ impl fmt::Display for Forbidden {
             Forbidden::OutsideRanges => "outside the allowed ranges (--allow-clients)",
             Forbidden::ServersOwn => "the server's own address",
             Forbidden::Loopback => "a loopback address over a link that is not loopback",
-            Forbidden::NotItsOwn => "not the address of the client that opened the link",
+            Forbidden::NotPeersAddress => "not the address of the client that opened the link",
         })
     }
 }
@@ -153,7 +153,7 @@ impl AddressRules {
         let (link_peer, link_local, ip) = (peer.ip().to_canonical(), local.ip().to_canonical(), client.ip());
         let ip = ip.to_canonical();
         if role == Role::Client && (ip != link_peer || client.port() != peer.port()) {
-            return Err(Forbidden::NotItsOwn);
+            return Err(Forbidden::NotPeersAddress);
         }
         let loopback_link = link_peer.is_loopback() && link_local.is_loopback();
         if ip.is_loopback() && !loopback_link {
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(check(Role::Helper, helper, server, "[::1]:1"), Err(Forbidden::Loopback));
         assert_eq!(check(Role::Helper, "127.0.0.1:7", "127.0.0.1:8", "127.0.0.1:1"), Ok(()));
         assert_eq!(check(Role::Client, "8.8.8.8:7", server, "8.8.8.8:7"), Ok(()));
-        assert_eq!(check(Role::Client, "8.8.8.8:7", server, "8.8.8.8:8"), Err(Forbidden::NotItsOwn));
-        assert_eq!(check(Role::Client, "10.0.0.2:7", server, "10.0.0.3:7"), Err(Forbidden::NotItsOwn));
+        assert_eq!(check(Role::Client, "8.8.8.8:7", server, "8.8.8.8:8"), Err(Forbidden::NotPeersAddress));
+        assert_eq!(check(Role::Client, "10.0.0.2:7", server, "10.0.0.3:7"), Err(Forbidden::NotPeersAddress));
     }
 }

@@ -9,7 +9,7 @@ use spillway_wire::{Control, Id, Kind};
 use crate::assembler::{Assembler, Updates};
 use crate::histogram::Batches;
 use crate::limits::LinkCounters;
-use crate::policy::{Gathered, Policy, Sent};
+use crate::policy::{GatheredMessages, Policy, Sent};
 use crate::records::Records;
 use crate::round_trips::RoundTrips;
 
@@ -136,7 +136,7 @@ impl Batching {
         self.waits(now);
         let messages = self.assembler.messages() - self.messages_sent;
         let (fresh, unanswered) = (self.round_trips.fresh(), self.round_trips.unanswered());
-        self.policy.gathered(now, Gathered { messages, fresh, unanswered });
+        self.policy.gathered(now, GatheredMessages { messages, fresh, unanswered });
         if self.due_at().is_some_and(|due| due > now) {
             return None;
         }

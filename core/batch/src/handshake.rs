@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use core::ops::RangeInclusive;
 
-use spillway_auth::{Channel, Exchange, Fresh, Key, KeyRing, Prover, prove, verify};
+use spillway_auth::{Channel, Exchange, Key, KeyRing, LinkRandomness, Prover, prove, verify};
 use spillway_wire::preamble::{
     ENCRYPTED_SINCE, EXCHANGE_BYTES, HELLO_BYTES, Hello, KeyId, MAGIC, PROOF_BYTES, PreambleError, Role,
     VERSIONS, Verdict, WELCOME_BYTES, Welcome, transcript,
@@ -75,7 +75,7 @@ pub(crate) struct Settled {
 pub(crate) struct Opening {
     hello: Hello,
     key: Key,
-    fresh: Fresh,
+    fresh: LinkRandomness,
     is_encryption_required: bool,
     gather: Gather,
     /// The server's welcome, while its part of the key exchange is missing.
@@ -103,7 +103,7 @@ impl Opening {
         role: Role,
         key: Key,
         encryption: Encryption,
-        fresh: Fresh,
+        fresh: LinkRandomness,
     ) -> (Opening, [u8; HELLO_BYTES]) {
         let versions = encryption.versions();
         let hello = Hello {
@@ -173,7 +173,7 @@ impl Opening {
 #[derive(Debug)]
 pub(crate) struct Accepting {
     gather: Gather,
-    fresh: Fresh,
+    fresh: LinkRandomness,
     encryption: Encryption,
     credit: u32,
     connections_max: u32,
@@ -215,7 +215,12 @@ impl Rejected {
 }
 
 impl Accepting {
-    pub(crate) fn new(encryption: Encryption, fresh: Fresh, credit: u32, connections_max: u32) -> Accepting {
+    pub(crate) fn new(
+        encryption: Encryption,
+        fresh: LinkRandomness,
+        credit: u32,
+        connections_max: u32,
+    ) -> Accepting {
         Accepting { gather: Gather::default(), fresh, encryption, credit, connections_max, proving: None }
     }
 

@@ -65,7 +65,7 @@ pub use opener_event::{OpenError, OpenerConfig, OpenerEvent};
 pub use policy::{Policy, PolicyKind};
 pub use records::{Encryption, Scratch};
 pub use server::{ServerConfig, ServerLink};
-pub use spillway_auth::Fresh;
+pub use spillway_auth::LinkRandomness;
 pub use spillway_wire::preamble::{KeyId, NONCE_BYTES, Role, Verdict};
 pub use spillway_wire::session::{Opening, Reconnect};
 pub use spillway_wire::{CloseReason, Connect, Control, Id, Kind, RefuseReason};

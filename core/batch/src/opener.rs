@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use spillway_auth::Fresh;
+use spillway_auth::LinkRandomness;
 use spillway_transport::{Chunk, Time};
 use spillway_wire::preamble::{REQUESTS_ACKNOWLEDGED_SINCE, Role, SESSIONS_SINCE};
 use spillway_wire::session::Acknowledge;
@@ -49,7 +49,7 @@ enum Stage {
 
 impl OpenerLink {
     /// A link over a connection that was just opened. The first batch is due at once.
-    pub fn new(config: &OpenerConfig, now: Time, fresh: Fresh) -> OpenerLink {
+    pub fn new(config: &OpenerConfig, now: Time, fresh: LinkRandomness) -> OpenerLink {
         let (opening, hello) = Opening::new(config.role, config.key.clone(), config.encryption, fresh);
         let limits = config.limits;
         let mut batching = Batching::new(Kind::Request, config.policy.build(), limits.pending_bytes_max);
@@ -113,7 +113,12 @@ impl OpenerLink {
 
     /// Opens a connection whose server may send `window` bytes ahead of what was [consumed](Self::consumed), until
     /// [`widen`](Self::widen). `is_kept`: as with [`open_kept`](Self::open_kept).
-    pub fn open_narrow(&mut self, client: SocketAddr, window: u32, is_kept: bool) -> Result<Id, OpenError> {
+    pub fn open_with_window(
+        &mut self,
+        client: SocketAddr,
+        window: u32,
+        is_kept: bool,
+    ) -> Result<Id, OpenError> {
         self.open_own(client, None, window, is_kept && self.carries_sessions())
     }
 
@@ -150,7 +155,7 @@ impl OpenerLink {
     }
 
     /// Whether the server acknowledges requests of connections that were [opened](Self::open_kept) with replies kept.
-    pub fn hears_what_is_taken(&self) -> bool {
+    pub fn reports_taken_requests(&self) -> bool {
         matches!(&self.stage, Stage::Established(settled) if settled.version >= REQUESTS_ACKNOWLEDGED_SINCE)
     }
 
@@ -343,7 +348,7 @@ impl OpenerLink {
                 }
                 event_of(id, disposition, OpenerEvent::Closed { id, reason })
             }
-            Control::Acknowledge(acknowledge) if self.hears_what_is_taken() => {
+            Control::Acknowledge(acknowledge) if self.reports_taken_requests() => {
                 let is_finished = acknowledge.finish_received;
                 match self.ends.check_acknowledge(id, acknowledge) {
                     Some(through) => Some(OpenerEvent::Taken { id, through, is_finished }),

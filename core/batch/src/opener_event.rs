@@ -51,7 +51,7 @@ pub enum OpenerEvent<'a> {
         bytes: &'a [u8],
     },
     /// The server has acknowledged requests up to this offset: they survive a failure of this end. Only where
-    /// [`OpenerLink::hears_what_is_taken`].
+    /// [`OpenerLink::reports_taken_requests`].
     Taken {
         /// The virtual connection.
         id: Id,

@@ -41,7 +41,7 @@ impl Overhead {
     }
 
     /// When the peer may be read again. `None`: now.
-    pub(crate) fn rests_until(&self, now: Time) -> Option<Time> {
+    pub(crate) fn throttled_until(&self, now: Time) -> Option<Time> {
         (self.paid_at > now + AHEAD_MAX).then(|| Time(self.paid_at.0 - nanoseconds(AHEAD_MAX)))
     }
 }
@@ -64,7 +64,7 @@ impl Allowance {
 
     /// Call when all input is decomposed: decides whether reading pauses.
     pub(crate) fn end_of_input(&mut self, now: Time) {
-        self.paused_until = self.overhead.rests_until(now);
+        self.paused_until = self.overhead.throttled_until(now);
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout). `None`: reading is not paused.
@@ -87,20 +87,20 @@ mod tests {
     fn a_burst_is_allowed_and_more_than_that_pauses_reading() {
         let mut overhead = Overhead::default();
         overhead.spend(Time(5 * S), 16 * 1024);
-        assert_eq!(overhead.rests_until(Time(5 * S)), None);
+        assert_eq!(overhead.throttled_until(Time(5 * S)), None);
         overhead.spend(Time(5 * S), 8 * 1024);
-        let until = overhead.rests_until(Time(5 * S)).unwrap();
+        let until = overhead.throttled_until(Time(5 * S)).unwrap();
         assert!((5 * S + S / 2 - 10_000..=5 * S + S / 2).contains(&until.0), "{until:?}");
-        assert_eq!(overhead.rests_until(until), None);
+        assert_eq!(overhead.throttled_until(until), None);
         overhead.spend(until, 1);
-        assert!(overhead.rests_until(until).is_some(), "the allowance is used up");
+        assert!(overhead.throttled_until(until).is_some(), "the allowance is used up");
     }
 
     #[test]
     fn a_pause_lasts_at_most_one_second() {
         let mut overhead = Overhead::default();
         (0..1000).for_each(|_| overhead.spend(Time(S), usize::MAX));
-        assert_eq!(overhead.rests_until(Time(S)), Some(Time(2 * S)));
+        assert_eq!(overhead.throttled_until(Time(S)), Some(Time(2 * S)));
     }
 
     #[test]
@@ -110,11 +110,11 @@ mod tests {
             overhead.carried(64 * 1024);
             overhead.spend(Time(S), 1000);
         }
-        assert_eq!(overhead.rests_until(Time(S)), None);
+        assert_eq!(overhead.throttled_until(Time(S)), None);
         overhead.carried(usize::MAX / 100_000_000);
         overhead.spend(Time(S), 17 * 1024);
         assert!(
-            overhead.rests_until(Time(S)).is_some(),
+            overhead.throttled_until(Time(S)).is_some(),
             "data allows at most the burst of 16 KiB in advance"
         );
     }

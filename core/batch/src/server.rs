@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::net::SocketAddr;
 
-use spillway_auth::{Fresh, KeyRing};
+use spillway_auth::{KeyRing, LinkRandomness};
 use spillway_transport::{Chunk, Time};
 use spillway_wire::preamble::{KeyId, REQUESTS_ACKNOWLEDGED_SINCE, Role, SESSIONS_SINCE};
 use spillway_wire::session::{Acknowledge, Reconnect};
@@ -75,7 +75,7 @@ impl ServerLink {
         now: Time,
         peer: SocketAddr,
         local: SocketAddr,
-        fresh: Fresh,
+        fresh: LinkRandomness,
     ) -> ServerLink {
         ServerLink::with_policy(config, now, peer, local, fresh, Box::new(Fixed::immediate()))
     }
@@ -86,7 +86,7 @@ impl ServerLink {
         now: Time,
         peer: SocketAddr,
         local: SocketAddr,
-        fresh: Fresh,
+        fresh: LinkRandomness,
         policy: Box<dyn Policy>,
     ) -> ServerLink {
         let limits = config.limits;
@@ -138,7 +138,7 @@ impl ServerLink {
 
     /// Bytes that the peer must send before this end can answer; pass more than that through [`unseal`](Self::unseal).
     /// 0 once the peer has authenticated.
-    pub fn handshake_wants(&self) -> usize {
+    pub fn handshake_bytes_needed(&self) -> usize {
         match &self.stage {
             Stage::Accepting { handshake, .. } => handshake.wanted(),
             _ => 0,

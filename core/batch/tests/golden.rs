@@ -6,7 +6,7 @@ mod vectors;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use spillway_auth::{Fresh, Key, KeyRing};
+use spillway_auth::{Key, KeyRing, LinkRandomness};
 use spillway_batch::{
     CloseReason, Encryption, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role, Scratch,
     ServerConfig, ServerEvent, ServerLink,
@@ -27,9 +27,9 @@ fn key(role: Role) -> Key {
 }
 
 /// Random bytes of a link: a nonce that counts from `nonce`, and an ephemeral secret that counts from `ephemeral`.
-fn fresh(nonce: u8, ephemeral: u8) -> Fresh {
+fn fresh(nonce: u8, ephemeral: u8) -> LinkRandomness {
     let byte = |at: usize| if at < 16 { nonce + at as u8 } else { ephemeral + (at - 16) as u8 };
-    Fresh::from_random(std::array::from_fn(byte))
+    LinkRandomness::from_random(std::array::from_fn(byte))
 }
 
 fn opener(role: Role, encryption: Encryption) -> OpenerLink {

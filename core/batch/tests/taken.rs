@@ -19,7 +19,7 @@ fn open(pair: &mut Pair, port: u16) -> Id {
 #[test]
 fn requests_are_acknowledged_once_for_each_input() {
     let mut pair = Pair::established();
-    assert!(pair.opener.hears_what_is_taken());
+    assert!(pair.opener.reports_taken_requests());
     let (one, two) = (open(&mut pair, 1), open(&mut pair, 2));
     for bytes in [b"abc".as_slice(), b"defgh"] {
         pair.opener.compose(one, bytes);

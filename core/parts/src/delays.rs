@@ -43,7 +43,7 @@ impl<T> Delays<T> {
 
     /// When the next needed timer ends. Removes the timers before it.
     #[must_use]
-    pub fn poll_wanted(&mut self, is_wanted: impl Fn(&T) -> bool) -> Option<Time> {
+    pub fn poll_needed_timeout(&mut self, is_wanted: impl Fn(&T) -> bool) -> Option<Time> {
         while self.queue.front().is_some_and(|(_, item)| !is_wanted(item)) {
             self.queue.pop_front();
         }
@@ -78,7 +78,7 @@ mod tests {
             (delays.poll_timeout(), delays.pop(Time(9)), delays.pop(Time(10))),
             (Some(Time(10)), None, Some('a'))
         );
-        assert_eq!((delays.pop(Time(12)), delays.poll_wanted(|item| *item != 'b')), (None, None));
+        assert_eq!((delays.pop(Time(12)), delays.poll_needed_timeout(|item| *item != 'b')), (None, None));
     }
 
     proptest::proptest! {

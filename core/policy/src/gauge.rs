@@ -104,7 +104,7 @@ impl Gauge {
 
     /// Whether a window is over, so that [`measured`](Self::measured) should be called. A sleeping thread need not wake for
     /// it, because it has no load.
-    pub fn wants_measure(&self, now: Time) -> bool {
+    pub fn is_measurement_due(&self, now: Time) -> bool {
         self.last.is_none_or(|(since, _)| now.since(since) >= WINDOW)
     }
 
@@ -245,7 +245,10 @@ mod tests {
     /// Uses these shares of each second, from the start to `until_ms`.
     fn use_up(gauge: &mut Gauge, until_ms: u64, cpu: f64, bytes: f64, clients: u32) {
         for ms in (0..=until_ms).step_by(100) {
-            assert!(gauge.wants_measure(at(ms)) && !gauge.wants_measure(at(ms.saturating_sub(1))) || ms == 0);
+            assert!(
+                gauge.is_measurement_due(at(ms)) && !gauge.is_measurement_due(at(ms.saturating_sub(1)))
+                    || ms == 0
+            );
             let seconds = ms as f64 / 1000.0;
             let cpu = Duration::from_secs_f64(cpu * seconds);
             gauge.measured(at(ms), Used { cpu, bytes: (bytes * seconds) as u64, clients, memory: 0 });

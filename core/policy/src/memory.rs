@@ -104,7 +104,7 @@ pub fn closing_rank(bytes: usize, age: Duration) -> (u128, usize) {
 
 /// Details of a client that was closed because memory was short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryCut {
+pub struct MemoryReset {
     /// Bytes of memory that the client held.
     pub held_bytes: usize,
     /// How long bytes had waited for the client.
@@ -113,7 +113,7 @@ pub struct MemoryCut {
     pub limit_bytes: usize,
 }
 
-impl fmt::Display for MemoryCut {
+impl fmt::Display for MemoryReset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -30,7 +30,7 @@ impl Override {
     }
 
     /// The role whose links must not carry clients under this override.
-    pub fn wrong_role(self) -> Option<Role> {
+    pub fn forbidden_role(self) -> Option<Role> {
         match self {
             Override::Auto => None,
             Override::On => Some(Role::Client),

@@ -104,7 +104,7 @@ impl Model {
             }
             Told::Asked(who) => {
                 let Some(member) = self.at(who) else { return };
-                self.activation.asked_elsewhere(now, member);
+                self.activation.release_requested(now, member);
             }
             Told::Helpers(available) => self.activation.helpers(available),
             Told::Say(word, ms) => {

@@ -40,7 +40,7 @@ impl Helper {
     fn run(&mut self, now: Time) {
         self.cpu += now.since(self.until).as_secs_f64() * COST * f64::from(self.clients);
         self.until = now;
-        if self.gauge.wants_measure(now) {
+        if self.gauge.is_measurement_due(now) {
             let cpu = Duration::from_secs_f64(self.cpu);
             self.gauge.measured(now, Used { cpu, clients: self.clients, ..Used::default() });
         }

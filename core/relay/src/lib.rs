@@ -56,7 +56,7 @@ mod timers;
 pub use config::{Config, ConfigError, LoadConfig, Random, ServiceConfig, Timeouts};
 pub use counters::{Cuts, Flow, LinkFailures, Questions, Refusals, ServiceCounters, Stalls};
 pub use notice::Notice;
-pub use reasons::{Cut, LinkDown, MemoryCut, ProxyFault, Refusal};
+pub use reasons::{Cut, LinkDown, MemoryReset, ProxyFault, Refusal};
 pub use relay::Relay;
 pub use spillway_policy::SheddingSettings;
 pub use spillway_wire::load::Load;

@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use spillway_auth::{KeyRing, LoadRefusal, prove_load, verify_ask};
+use spillway_auth::{KeyRing, LoadRejection, prove_load, verify_ask};
 use spillway_policy::{Capacity, Gauge, Shedding, Used};
 use spillway_transport::Time;
 use spillway_wire::load::{LOAD_BYTES, Load};
@@ -98,8 +98,8 @@ impl LoadControl {
         }
     }
 
-    pub(crate) fn wants_measure(&self, now: Time) -> bool {
-        self.gauge.wants_measure(now)
+    pub(crate) fn is_measurement_due(&self, now: Time) -> bool {
+        self.gauge.is_measurement_due(now)
     }
 
     /// Adds a measurement: the thread's total CPU time and total traffic since its start.
@@ -168,9 +168,9 @@ impl LoadControl {
         }
         let ring = service.client_keys.as_ref().unwrap_or(&self.loopback_ring);
         let (ask, key) = verify_ask(ring, question).map_err(|why| match why {
-            LoadRefusal::UnknownKey(_) => Unanswered::Key,
-            LoadRefusal::Proof | LoadRefusal::Stale => Unanswered::Proof,
-            LoadRefusal::Malformed(_) => Unanswered::Malformed,
+            LoadRejection::UnknownKey(_) => Unanswered::Key,
+            LoadRejection::Proof | LoadRejection::Stale => Unanswered::Proof,
+            LoadRejection::Malformed(_) => Unanswered::Malformed,
         })?;
         let availability = availability();
         let load = Load {
@@ -222,12 +222,12 @@ mod tests {
         config.load.network_bytes = Some(1_000);
         let mut load = LoadControl::new(&config, 1);
         let memory = Memory::new(1 << 20);
-        assert!(load.wants_measure(Time(0)));
+        assert!(load.is_measurement_due(Time(0)));
         load.measured(Time(0), Duration::ZERO, [].into_iter(), 0, &memory);
         let flow = Flow { bytes: 340, segments: 10 };
         load.measured(Time(60_000_000_000), Duration::ZERO, [flow].into_iter(), 0, &memory);
         // 1,000 bytes in 60 s of 1,000 bytes a second.
-        assert!(!load.wants_measure(Time(60_000_000_001)));
+        assert!(!load.is_measurement_due(Time(60_000_000_001)));
         assert!((0.015..0.018).contains(&load.gauge.measured_load(0)), "{}", load.gauge.measured_load(0));
         assert_eq!(load.shed(Time(60_000_000_000), &memory, 100), None);
     }

@@ -37,7 +37,7 @@ pub enum Notice {
     /// A client was rejected.
     ClientRefused { service: u16, client: SocketAddr, why: Refusal },
     /// A client was reset.
-    ClientCut { service: u16, client: SocketAddr, why: Cut },
+    ClientReset { service: u16, client: SocketAddr, why: Cut },
     /// The server drains this link: it gets no new clients.
     ServerDrains {
         service: u16,

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use spillway_batch::{LinkError, RefuseReason};
-pub use spillway_policy::memory::MemoryCut;
+pub use spillway_policy::memory::MemoryReset;
 use spillway_transport::LostReason;
 use spillway_wire::ProxyError;
 
@@ -76,9 +76,9 @@ pub enum Refusal {
     /// The authentication of a library client failed.
     Handshake(LinkError),
     /// A library client was evicted for a newer client before it had authenticated.
-    Crowded,
+    Evicted,
     /// A library client asked for a connection in the name of another address.
-    NotItsOwnAddress,
+    ForeignAddress,
     /// A library client asked for a server that this service does not relieve.
     OtherServer,
     /// A library client has a session, and the server's version cannot carry sessions on a helper's link.
@@ -124,8 +124,8 @@ impl Refusal {
             Refusal::Draining => "draining",
             Refusal::Off => "off",
             Refusal::Handshake(_) => "handshake",
-            Refusal::Crowded => "crowded",
-            Refusal::NotItsOwnAddress => "not_its_own_address",
+            Refusal::Evicted => "crowded",
+            Refusal::ForeignAddress => "not_its_own_address",
             Refusal::OtherServer => "other_server",
             Refusal::OldServer => "old_server",
             Refusal::ProxyHeader(_) => "proxy_header",
@@ -147,10 +147,10 @@ impl fmt::Display for Refusal {
             Refusal::Draining => f.write_str("the helper is draining"),
             Refusal::Off => f.write_str("relief of this service is off (spillway relief)"),
             Refusal::Handshake(error) => error.fmt(f),
-            Refusal::Crowded => {
+            Refusal::Evicted => {
                 f.write_str("it had not authenticated, and was closed for a newer client at the bound")
             }
-            Refusal::NotItsOwnAddress => {
+            Refusal::ForeignAddress => {
                 f.write_str("it asked for a connection in the name of another address")
             }
             Refusal::OtherServer => f.write_str("it asked for a server that this service does not relieve"),
@@ -169,7 +169,7 @@ pub enum Cut {
     /// More than [`Config::connection_buffer_bytes`](crate::Config) of unread replies wait for the client.
     Buffer,
     /// Memory is scarce, and this client holds more unread bytes, or older ones, than others.
-    Memory(MemoryCut),
+    Memory(MemoryReset),
     /// A library client broke the link protocol.
     Protocol(LinkError),
 }

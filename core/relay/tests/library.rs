@@ -6,8 +6,8 @@ use core::time::Duration;
 
 use spillway_auth::Key;
 use spillway_batch::{
-    CloseReason, Connect, Control, Encryption, Fresh, Id, KeyId, Kind, Limits, LinkError, OpenerConfig,
-    OpenerEvent, OpenerLink, Opening, PolicyKind, Reconnect, RefuseReason, Role, Scratch,
+    CloseReason, Connect, Control, Encryption, Id, KeyId, Kind, Limits, LinkError, LinkRandomness,
+    OpenerConfig, OpenerEvent, OpenerLink, Opening, PolicyKind, Reconnect, RefuseReason, Role, Scratch,
 };
 use spillway_policy::Override;
 use spillway_relay::{Config, Cut, Notice};
@@ -42,7 +42,7 @@ impl Client {
         let link = OpenerLink::new(
             &OpenerConfig { role, key, limits, policy, encryption },
             world.now,
-            Fresh::from_random([3; Fresh::BYTES]),
+            LinkRandomness::from_random([3; LinkRandomness::BYTES]),
         );
         Client { conn, link, observed: Vec::new(), data: Vec::new() }
     }
@@ -414,7 +414,7 @@ fn absurd_credit_is_bounded_by_the_connection_buffer() {
     }
     assert_eq!(world.relay.buffered_bytes(), 0);
     let notices: Vec<Notice> = std::iter::from_fn(|| world.relay.poll_notice()).collect();
-    assert!(matches!(notices.last(), Some(Notice::ClientCut { why: Cut::Buffer, .. })), "{notices:?}");
+    assert!(matches!(notices.last(), Some(Notice::ClientReset { why: Cut::Buffer, .. })), "{notices:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use spillway_auth::{Key, prove_ask, verify_load};
 use spillway_batch::{
-    Encryption, Fresh, Id, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role, Scratch,
+    Encryption, Id, LinkRandomness, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role, Scratch,
 };
 use spillway_relay::{Config, Load, Notice, Questions};
 use spillway_transport::{Application, Conn};
@@ -26,7 +26,7 @@ fn ask(server: Option<&str>) -> Ask {
 fn answer(world: &mut World, listener: u16, from: &str, question: &[u8]) -> Option<Vec<u8>> {
     let mut room = vec![0; question.len()];
     let now = world.now;
-    let length = world.relay.handle_question(now, listener, from.parse().unwrap(), question, &mut room);
+    let length = world.relay.handle_datagram(now, listener, from.parse().unwrap(), question, &mut room);
     room.truncate(length);
     (length > 0).then_some(room)
 }
@@ -77,7 +77,7 @@ fn invalid_queries_get_no_reply_and_are_counted_by_reason() {
     assert_eq!(questions(&world), counted);
     // A reply buffer that is too small.
     let now = world.now;
-    assert_eq!(world.relay.handle_question(now, 1, CLIENT.parse().unwrap(), &good, &mut [0; 10]), 0);
+    assert_eq!(world.relay.handle_datagram(now, 1, CLIENT.parse().unwrap(), &good, &mut [0; 10]), 0);
 }
 
 #[test]
@@ -145,7 +145,11 @@ impl Client {
         };
         let mut client = Client {
             conn,
-            link: OpenerLink::new(&config, world.now, Fresh::from_random([3; Fresh::BYTES])),
+            link: OpenerLink::new(
+                &config,
+                world.now,
+                LinkRandomness::from_random([3; LinkRandomness::BYTES]),
+            ),
             drains: Vec::new(),
         };
         client.exchange(world);
@@ -180,7 +184,7 @@ fn second(world: &mut World, cpu: &mut Duration, share: f64) {
     for _ in 0..10 {
         world.now = world.now + Duration::from_millis(100);
         *cpu += Duration::from_secs_f64(share / 10.0);
-        assert!(world.relay.wants_measure(world.now));
+        assert!(world.relay.is_measurement_due(world.now));
         world.relay.measured(world.now, *cpu);
         let now = world.now;
         world.relay.end_of_turn(now, &mut world.transport);

@@ -45,7 +45,9 @@ fn aborted(world: &mut World, clients: &[Conn]) -> Vec<bool> {
 fn closed(world: &mut World) -> Vec<(String, usize)> {
     let notices = std::iter::from_fn(|| world.relay.poll_notice());
     let closed = notices.filter_map(|notice| match notice {
-        Notice::ClientCut { client, why: Cut::Memory(cut), .. } => Some((client.to_string(), cut.held_bytes)),
+        Notice::ClientReset { client, why: Cut::Memory(cut), .. } => {
+            Some((client.to_string(), cut.held_bytes))
+        }
         _ => None,
     });
     closed.collect()

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::{
-    AddressRules, CloseReason, Encryption, Fresh, Id, Limits, OpenerConfig, OpenerLink, PolicyKind, Role,
-    Scratch, ServerConfig, ServerLink,
+    AddressRules, CloseReason, Encryption, Id, Limits, LinkRandomness, OpenerConfig, OpenerLink, PolicyKind,
+    Role, Scratch, ServerConfig, ServerLink,
 };
 use spillway_relay::{Config, ConfigError, Drained, LinkState, Notice, ServiceConfig};
 use spillway_transport::{Application, Event, LostReason, Time};
@@ -49,7 +49,13 @@ fn server_with(now: Time, keys: &[Key]) -> ServerLink {
         encryption: Encryption::Preferred,
     };
     let (peer, local) = ("10.0.0.2:40001".parse().unwrap(), SERVER.parse().unwrap());
-    ServerLink::new(Arc::new(config), now, peer, local, Fresh::from_random([8; Fresh::BYTES]))
+    ServerLink::new(
+        Arc::new(config),
+        now,
+        peer,
+        local,
+        LinkRandomness::from_random([8; LinkRandomness::BYTES]),
+    )
 }
 
 /// Lets the relay open a new link, and returns the old link with its server's end.
@@ -193,7 +199,8 @@ fn links_without_encryption_end_when_it_becomes_required() {
     let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
     let (role, limits, encryption) = (Role::Client, Limits::default(), Encryption::Off);
     let opener = OpenerConfig { role, key: client_key(), limits, policy, encryption };
-    let mut client = OpenerLink::new(&opener, world.now, Fresh::from_random([3; Fresh::BYTES]));
+    let mut client =
+        OpenerLink::new(&opener, world.now, LinkRandomness::from_random([3; LinkRandomness::BYTES]));
     let mut observed = Vec::new();
     let mut exchange = |world: &mut World| {
         if let Some(batch) = client.flush(world.now) {

@@ -8,7 +8,7 @@ pub enum GaveUp {
     /// The format of this command's reply is unknown.
     UnknownCommand,
     /// A reply arrived that no outstanding request can have.
-    Unasked,
+    UnsolicitedReply,
     /// A reply could belong to one of several requests.
     Ambiguous,
     /// The server sends data without requests: the client subscribes, watches or replicates.
@@ -26,7 +26,7 @@ impl fmt::Display for GaveUp {
         f.write_str(match self {
             GaveUp::Syntax => "its bytes are not of the configured protocol",
             GaveUp::UnknownCommand => "the client sent an unknown command",
-            GaveUp::Unasked => "the server sent a reply without a request",
+            GaveUp::UnsolicitedReply => "the server sent a reply without a request",
             GaveUp::Ambiguous => "a reply could belong to one of several requests",
             GaveUp::Stream => "the server sends data without requests (subscription, watch or replication)",
             GaveUp::RepliesOff => "the client switched replies off",

@@ -24,8 +24,8 @@ impl Word {
         usize::try_from(self.length).ok().and_then(|length| self.kept.get(..length)).unwrap_or_default()
     }
 
-    pub fn to_uppercase(&self) -> Word {
-        Word { kept: self.kept.map(|byte| byte.to_ascii_uppercase()), ..*self }
+    pub fn to_uppercase(self) -> Word {
+        Word { kept: self.kept.map(|byte| byte.to_ascii_uppercase()), ..self }
     }
 
     pub fn push(&mut self, bytes: &[u8]) {

@@ -145,9 +145,9 @@ fn malformed_streams_stop_the_tracking() {
     ] {
         expect_gave_up(M, &[asks(request)], why);
     }
-    expect_gave_up(M, &[answers("ERROR Too many open connections\r\n")], GaveUp::Unasked);
-    expect_gave_up(M, &[asks("get a\r\n"), answers("STORED\r\n")], GaveUp::Unasked);
-    expect_gave_up(M, &[asks("get a\r\n"), answers("END\r\nEND\r\n")], GaveUp::Unasked);
+    expect_gave_up(M, &[answers("ERROR Too many open connections\r\n")], GaveUp::UnsolicitedReply);
+    expect_gave_up(M, &[asks("get a\r\n"), answers("STORED\r\n")], GaveUp::UnsolicitedReply);
+    expect_gave_up(M, &[asks("get a\r\n"), answers("END\r\nEND\r\n")], GaveUp::UnsolicitedReply);
     expect_gave_up(M, &[asks("get a\r\n"), answers("VALUE a 0\r\n")], GaveUp::Syntax);
 }
 
@@ -193,5 +193,5 @@ fn the_binary_protocol() {
     expect_gave_up(M, &[asks(request(0x77, ""))], GaveUp::UnknownCommand);
     expect_gave_up(M, &[asks([request(get, "a"), b"get a\r\n".to_vec()].concat())], GaveUp::Syntax);
     expect_gave_up(M, &[asks(request(get, "a")), answers("END\r\n")], GaveUp::Syntax);
-    expect_gave_up(M, &[asks(request(get, "a")), answers(reply(noop, ""))], GaveUp::Unasked);
+    expect_gave_up(M, &[asks(request(get, "a")), answers(reply(noop, ""))], GaveUp::UnsolicitedReply);
 }

@@ -102,7 +102,7 @@ fn malformed_streams_stop_the_tracking() {
     for request in ["*x\r\n", "*1\r\nGET\r\n", "*1\r\n$x\r\n", "*1\r\n$-1\r\n", "*1\rx", "a\rb\r\n"] {
         expect_gave_up(R, &[asks(request)], GaveUp::Syntax);
     }
-    expect_gave_up(R, &[answers("-DENIED Redis is running in protected mode\r\n")], GaveUp::Unasked);
+    expect_gave_up(R, &[answers("-DENIED Redis is running in protected mode\r\n")], GaveUp::UnsolicitedReply);
     expect_gave_up(R, &[asks("PING\r\n"), answers("PONG\r\n")], GaveUp::Syntax);
     let mut steps: Vec<_> = (0..OUTSTANDING_MAX).map(|_| asks("PING\r\n")).collect();
     assert_eq!(outcome(R, &steps).pending_since, Some(Time(0)));

@@ -38,7 +38,7 @@ mod table;
 pub use carriers::{OnOpenerLink, OnServerLink};
 pub use client::{CarrierError, ClientEvent, ClientSession};
 pub use driver::{
-    Action, CarrierLoss, Driver, Eavesdropper, Gone, Jitter, LinkTarget, SessionEnd, SessionEvent,
+    Action, CarrierLoss, Driver, Gone, Jitter, LinkTarget, Observer, SessionEnd, SessionEvent,
     SessionSettings,
 };
 pub use expired::Expired;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_auth::{Fresh, Key, KeyRing};
+use spillway_auth::{Key, KeyRing, LinkRandomness};
 use spillway_batch::{
     AddressRules, CloseReason, Encryption, Id, Limits, Scratch, ServerConfig, ServerEvent, ServerLink,
 };
@@ -54,7 +54,7 @@ impl Server {
     }
 
     fn link(config: &Arc<ServerConfig>, now: Time) -> ServerLink {
-        let fresh = Fresh::from_random([8; Fresh::BYTES]);
+        let fresh = LinkRandomness::from_random([8; LinkRandomness::BYTES]);
         ServerLink::new(config.clone(), now, client(), target(1).address, fresh)
     }
 
@@ -140,7 +140,7 @@ fn attach(driver: &mut Driver<&'static str>, server: &mut Server, mut now: Time)
         now = driver.poll_timeout().expect("another attempt is due");
         driver.handle_timeout(now);
     }
-    driver.handle_connected(now, client(), Fresh::from_random([7; Fresh::BYTES]));
+    driver.handle_connected(now, client(), LinkRandomness::from_random([7; LinkRandomness::BYTES]));
     server.connected(now);
     for _ in 0..10 {
         server.receive(now, &sent(driver, now));

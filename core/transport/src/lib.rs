@@ -11,13 +11,13 @@
 //! 2. At most as many bytes are delivered as were [granted](Transport::grant). A new connection has no grant.
 //! 3. [`Event::Finished`] comes after the last byte and needs no grant. The other direction stays open.
 //! 4. [`Transport::send`] takes between 0 and [`Transport::room`] bytes. [`Event::Room`] follows when there is room
-//! again after `send` took fewer bytes than it was offered, or after [`Transport::want_room`].
+//!    again after `send` took fewer bytes than it was offered, or after [`Transport::want_room`].
 //! 5. After [`Transport::finish`], bytes already taken are still delivered. When both directions have finished
 //!    and everything was delivered, the connection is freed with `Lost(Closed)`.
 //! 6. After [`Transport::abort`], no further event of this connection arrives, `Lost` included.
 //! 7. A stale [`Conn`] (freed, slot reused) is ignored by every method.
 //! 8. [`Application::end_of_turn`] follows each group of events; [`Application::handle_timeout`] is called at or after
-//! the instant of [`Application::poll_timeout`], which is called after every turn.
+//!    the instant of [`Application::poll_timeout`], which is called after every turn.
 //! 9. Methods of [`Transport`] never call back into the application.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -141,7 +141,7 @@ pub trait Transport {
     fn send_chunk(&mut self, conn: Conn, chunk: Chunk) -> Result<(), Chunk>;
 
     /// An empty buffer for reuse, if there is one, to be filled for `send_chunk`.
-    fn spent_chunk(&mut self) -> Option<Chunk>;
+    fn take_recycled_chunk(&mut self) -> Option<Chunk>;
 
     /// Bytes that the transport has taken and not sent.
     fn queued(&self, conn: Conn) -> usize;
@@ -182,7 +182,7 @@ pub trait Application {
     fn handle_refused(&mut self, _listener: u16, _limit: HostLimit, _peers: u64) {}
     /// A datagram has arrived at the address of a listener, open or closed. Writes a reply into `answer`, which is as
     /// long as the question, and returns its length in bytes; 0 sends nothing.
-    fn handle_question(
+    fn handle_datagram(
         &mut self,
         _now: Time,
         _listener: u16,

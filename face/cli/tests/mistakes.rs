@@ -143,7 +143,7 @@ fn a_users_helper_is_found_without_a_socket_being_named() {
     let directory = Scratch::new();
     let (server, port) = (free_port(), free_port());
     let (service, listen) = (format!("cache=127.0.0.1:{server}"), format!("127.0.0.1:{port}"));
-    if spillway_daemon::usual_socket("helper").starts_with("/run/spillway")
+    if spillway_daemon::default_socket("helper").starts_with("/run/spillway")
         && fs::exists("/run/spillway").unwrap()
     {
         println!("skipped: this user may write in /run/spillway, which comes first");
@@ -170,7 +170,7 @@ fn a_users_helper_is_found_without_a_socket_being_named() {
 #[test]
 fn a_daemon_that_starts_beside_another_one_runs_without_the_usual_socket() {
     let directory = Scratch::new();
-    if spillway_daemon::usual_socket("sidecar").starts_with("/run/spillway")
+    if spillway_daemon::default_socket("sidecar").starts_with("/run/spillway")
         && fs::exists("/run/spillway").unwrap()
     {
         println!("skipped: this user may write in /run/spillway, which comes first");

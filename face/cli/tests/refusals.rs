@@ -7,7 +7,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
 use spillway_auth::Key;
-use spillway_batch::{Encryption, Fresh, Limits, OpenerConfig, OpenerLink, PolicyKind, RefuseReason, Role};
+use spillway_batch::{
+    Encryption, Limits, LinkRandomness, OpenerConfig, OpenerLink, PolicyKind, RefuseReason, Role,
+};
 use spillway_lab::{Launch, Place};
 use spillway_ports::free_port;
 use spillway_transport::Time;
@@ -88,7 +90,8 @@ fn hello(role: Role, key: &Key) -> Vec<u8> {
         policy,
         encryption: Encryption::Preferred,
     };
-    let mut link = OpenerLink::new(&config, Time::ZERO, Fresh::from_random([5; Fresh::BYTES]));
+    let mut link =
+        OpenerLink::new(&config, Time::ZERO, LinkRandomness::from_random([5; LinkRandomness::BYTES]));
     link.flush(Time::ZERO).unwrap().as_slice().to_vec()
 }
 

@@ -166,7 +166,10 @@ fn curl_reads_metrics_status_and_health() {
     };
     Client::new(scene.plain_port).set("key", b"value");
     let all = curl("/metrics", &[]);
-    assert!(all.contains("spillway_helper_links{service=\"cache\",thread=\"0\",context=\"0\",state=\"up\"} 1\n"), "{all}");
+    assert!(
+        all.contains("spillway_helper_links{service=\"cache\",thread=\"0\",context=\"0\",state=\"up\"} 1\n"),
+        "{all}"
+    );
     assert!(curl("/metrics", &["--head"]).starts_with("HTTP/1.1 200 OK"));
     assert!(curl("/metrics", &["-d", "x", "-o", "/dev/null", "-w", "%{http_code}"]).ends_with("405"));
     let status: Value = serde_json::from_str(&curl("/status", &[])).expect("JSON");

@@ -7,7 +7,7 @@ use tracing::info;
 
 use crate::config::{HelperConfig, Service, StartError};
 use crate::contexts::{net_config, relay_config};
-use crate::control::Changed;
+use crate::control::ReloadOutcome;
 use crate::listeners::ListenerTable;
 use crate::relay_app::RelayApp;
 use crate::running::{ANSWER_TIMEOUT, Running, warn_of_useless_settings};
@@ -17,7 +17,7 @@ impl Running {
     ///
     /// # Errors
     /// The settings cannot be applied; the old ones stay in force.
-    pub fn change(&self, mut config: HelperConfig) -> Result<Changed, StartError> {
+    pub fn change(&self, mut config: HelperConfig) -> Result<ReloadOutcome, StartError> {
         let mut settings = self.settings();
         let restart = keep_restart_settings(&settings.config, &mut config);
         config.check()?;
@@ -57,7 +57,7 @@ impl Running {
         for setting in &restart {
             info!(%setting, "reload: the new value needs a restart");
         }
-        Ok(Changed { changes: changes.iter().map(Difference::to_string).collect(), restart })
+        Ok(ReloadOutcome { changes: changes.iter().map(Difference::to_string).collect(), restart })
     }
 
     fn check_on_threads(&self, relay: &spillway_relay::Config) -> Result<(), StartError> {

@@ -43,7 +43,7 @@ pub enum Request {
         /// Maximum number of listed clients.
         limit: usize,
     },
-    /// Read the configuration again and apply it: answered with [`Changed`].
+    /// Read the configuration again and apply it: answered with [`ReloadOutcome`].
     Reload {},
     /// Accept no new clients: answered with [`Draining`].
     Drain {
@@ -67,10 +67,10 @@ pub enum Request {
 
 /// The result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Changed {
+pub struct ReloadOutcome {
     /// A line for each changed key and each added or removed service.
     pub changes: Vec<String>,
-    /// Changed keys whose new values need a restart.
+    /// ReloadOutcome keys whose new values need a restart.
     pub restart: Vec<String>,
 }
 
@@ -111,7 +111,7 @@ impl Control {
     }
 
     /// Reads the configuration again and applies it. On an error the previous one stays. Logs the result.
-    pub(crate) fn reload(&self) -> Result<Changed, String> {
+    pub(crate) fn reload(&self) -> Result<ReloadOutcome, String> {
         let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(source) = source.as_mut() else {
             return Err("this helper was not started with settings that can be read again".to_owned());
@@ -227,7 +227,7 @@ impl Answers for Control {
 
     fn metrics(&self, out: &mut Exposition) {
         let (status, threads) = self.running.status_by_thread();
-        Declared::tell(&metrics::ALL, &metrics::Scrape::new(status, threads), out);
+        Declared::write(&metrics::ALL, &metrics::Scrape::new(status, threads), out);
         out.rewrite(deprecated::with_old_metrics);
     }
 

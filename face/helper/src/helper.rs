@@ -112,7 +112,7 @@ impl Helper {
 
     /// Applies new settings; on an error the old ones stay in force. For the effects on clients see
     /// [`Relay::reconfigure`](spillway_relay::Relay::reconfigure).
-    pub fn change(&self, config: HelperConfig) -> Result<crate::control::Changed, StartError> {
+    pub fn change(&self, config: HelperConfig) -> Result<crate::control::ReloadOutcome, StartError> {
         self.running().change(config)
     }
 

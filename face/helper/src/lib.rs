@@ -40,7 +40,7 @@ pub use registration::RegistrationStatus;
 pub use run::run;
 pub use status::{Drained, HelperStatus, LinkStatus, ServiceStatus, ThreadLoad, ThreadStatus};
 
-/// Default path of a helper's admin socket, see [`spillway_daemon::usual_socket`].
-pub fn usual_socket() -> std::path::PathBuf {
-    spillway_daemon::usual_socket("helper")
+/// Default path of a helper's admin socket, see [`spillway_daemon::default_socket`].
+pub fn default_socket() -> std::path::PathBuf {
+    spillway_daemon::default_socket("helper")
 }

@@ -127,7 +127,7 @@ fn write_relay(thread: usize, notice: &Notice, services: &Names, limiter: &mut R
                 warn!(%service, thread, %client, reason, left_out, "client refused: {why}");
             }
         }
-        Notice::ClientCut { service, client, why } => {
+        Notice::ClientReset { service, client, why } => {
             let reason = why.label();
             if let Some(more) = limiter.count((*service, "cut", 0, 0, reason.into()), now, CLIENT_INTERVAL) {
                 let (service, left_out) = (services.of(*service), nonzero(more));

@@ -19,7 +19,7 @@ pub struct RelayApp {
 impl RelayApp {
     /// Gives the relay the CPU time of the calling thread, which must be the relay's.
     fn measure(&mut self, now: Time) {
-        if self.relay.wants_measure(now) {
+        if self.relay.is_measurement_due(now) {
             self.relay.measured(now, thread_cpu());
         }
     }
@@ -38,7 +38,7 @@ impl Application for RelayApp {
         self.relay.handle_refused(listener, limit, peers);
     }
 
-    fn handle_question(
+    fn handle_datagram(
         &mut self,
         now: Time,
         listener: u16,
@@ -48,7 +48,7 @@ impl Application for RelayApp {
     ) -> usize {
         // The last measurement is old if the thread has slept for long.
         self.measure(now);
-        self.relay.handle_question(now, listener, from, question, answer)
+        self.relay.handle_datagram(now, listener, from, question, answer)
     }
 
     fn end_of_turn<T: Transport>(&mut self, now: Time, out: &mut T) {

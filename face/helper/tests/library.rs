@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use spillway_auth::Key;
 use spillway_batch::{
-    Connect, Control, Encryption, Fresh, Id, Limits, OpenerConfig, OpenerLink, PolicyKind, RefuseReason,
-    Role, Scratch,
+    Connect, Control, Encryption, Id, Limits, LinkRandomness, OpenerConfig, OpenerLink, PolicyKind,
+    RefuseReason, Role, Scratch,
 };
 use spillway_helper::{Helper, HelperConfig, HelperStatus, Service};
 use spillway_moving_client::blocking::Client;
@@ -118,14 +118,14 @@ fn refused_clients_get_an_error_and_do_not_affect_others() {
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
 }
 
-/// Strangers without a key hold silent connections to the helper's link port, and reopen those that end.
+/// SilentPeers without a key hold silent connections to the helper's link port, and reopen those that end.
 #[test]
 fn strangers_that_hold_connections_do_not_block_clients() {
     let server = EchoServer::start();
     let (_helper, target) = start(server.address, 1);
     let mut kept = Client::pm_connect(&target, None, Settings::default()).expect("accepted");
     for sources in [1, 300] {
-        let strangers = spillway_ports::Strangers::hold(target.address, 300, sources);
+        let strangers = spillway_ports::SilentPeers::hold(target.address, 300, sources);
         for round in 0..20 {
             let mut client = Client::pm_connect(&target, None, Settings::default()).expect("accepted");
             round_trip(&mut client, round, 100);
@@ -146,7 +146,8 @@ fn authenticated_link(target: &LinkTarget) -> TcpStream {
         // Off, because the test writes the frames itself.
         encryption: Encryption::Off,
     };
-    let mut link = OpenerLink::new(&config, Time::ZERO, Fresh::from_random([9; Fresh::BYTES]));
+    let mut link =
+        OpenerLink::new(&config, Time::ZERO, LinkRandomness::from_random([9; LinkRandomness::BYTES]));
     let mut buffer = [0; 4096];
     while !link.is_established() {
         while let Some(batch) = link.flush(Time::ZERO) {

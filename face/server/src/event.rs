@@ -118,7 +118,7 @@ pub enum LinkEnd {
     /// The peer violated the protocol, or did not authenticate.
     Broken(LinkError),
     /// Too many links had not authenticated, and this one was dropped for a newer one.
-    Crowded,
+    Evicted,
 }
 
 impl fmt::Display for LinkEnd {
@@ -127,7 +127,7 @@ impl fmt::Display for LinkEnd {
             LinkEnd::Closed => f.write_str("closed by the other side"),
             LinkEnd::Socket(error) => error.fmt(f),
             LinkEnd::Broken(error) => error.fmt(f),
-            LinkEnd::Crowded => {
+            LinkEnd::Evicted => {
                 f.write_str("too many links had not authenticated yet, and it was dropped for a newer one")
             }
         }

@@ -87,7 +87,7 @@ impl Link {
             return Ok(self.hand_out(buffer));
         }
         let is_encrypted = self.end.is_encrypted();
-        let room = match self.end.handshake_wants() {
+        let room = match self.end.handshake_bytes_needed() {
             0 => buffer.len() - held,
             // Bytes after the handshake may be encrypted: receive them when that is known.
             wanted => wanted.min(buffer.len() - held),

@@ -151,7 +151,7 @@ fn strangers_cannot_shut_helpers_out() {
     let strangers: Vec<TcpStream> =
         (0..10).map(|_| TcpStream::connect(server.port.links.address()).unwrap()).collect();
     server.until("strangers", |server| server.lost.len() == 7);
-    assert!(server.lost.iter().all(|why| matches!(why, LinkEnd::Crowded)), "{:?}", server.lost);
+    assert!(server.lost.iter().all(|why| matches!(why, LinkEnd::Evicted)), "{:?}", server.lost);
     assert_eq!(server.port.links.len(), 4, "the helper, and the last three");
     assert_eq!(server.port.links.evicted_handshakes(), 7);
     server.establish(Role::Helper, keys().0);
@@ -169,7 +169,7 @@ fn strangers_do_not_fill_a_small_port() {
     let strangers: Vec<TcpStream> =
         (0..20).map(|_| TcpStream::connect(server.port.links.address()).unwrap()).collect();
     server.until("strangers", |server| server.lost.len() == 18);
-    assert!(server.lost.iter().all(|why| matches!(why, LinkEnd::Crowded)), "{:?}", server.lost);
+    assert!(server.lost.iter().all(|why| matches!(why, LinkEnd::Evicted)), "{:?}", server.lost);
     assert_eq!(server.port.links.len(), 3);
     let _second = server.establish(Role::Helper, keys().0);
     let _third = server.establish(Role::Helper, keys().0);

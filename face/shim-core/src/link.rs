@@ -89,7 +89,7 @@ pub(crate) enum Lost {
     Broken(LinkError),
     SwitchedOff,
     /// It had yet to authenticate, and newer links came.
-    Crowded,
+    Evicted,
 }
 
 impl core::fmt::Display for Lost {
@@ -100,7 +100,7 @@ impl core::fmt::Display for Lost {
             Lost::Socket(error) => Reason(*error).fmt(f),
             Lost::Broken(error) => error.fmt(f),
             Lost::SwitchedOff => f.write_str("switched off"),
-            Lost::Crowded => {
+            Lost::Evicted => {
                 f.write_str("too many links had yet to authenticate, and it was dropped for a newer one")
             }
         }
@@ -547,7 +547,7 @@ fn refusal(lost: &Lost) -> Counter {
         Lost::Broken(LinkError::Version { .. }) => Counter::LinkVersion,
         Lost::Broken(LinkError::HandshakeTimeout) => Counter::LinkTimeout,
         Lost::SwitchedOff => Counter::LinkOff,
-        Lost::Crowded => Counter::LinkStrangers,
+        Lost::Evicted => Counter::LinkStrangers,
         _ => Counter::LinkMalformed,
     }
 }

@@ -104,7 +104,7 @@ fn evict(index: u32, serial: u64, wakes: &mut Wakes) {
     let Some(link) = get(index) else { return };
     let mut inner = link.lock();
     if inner.is_newcomer(serial) {
-        inner.lose(Lost::Crowded, wakes);
+        inner.lose(Lost::Evicted, wakes);
     }
 }
 

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::Mutex;
 
 use libc::c_int;
-use spillway_batch::{Fresh, ServerLink};
+use spillway_batch::{LinkRandomness, ServerLink};
 
 use crate::address::{self, LinkAddress};
 use crate::config::{Config, ConfigError};
@@ -226,12 +226,18 @@ pub(crate) fn ready(set: &Set, wakes: &mut Wakes) {
             sys::end_socket(socket);
             continue;
         }
-        let mut random = [0; Fresh::BYTES];
+        let mut random = [0; LinkRandomness::BYTES];
         let named = sys::socket_name(socket, &mut local);
         let addresses = address::from_c(&peer).zip(address::from_c(&local));
         match (named, addresses, sys::random(&mut random)) {
             (Ok(()), Some((peer, local)), Ok(())) => {
-                let end = ServerLink::new(keys.server(), sys::now(), peer, local, Fresh::from_random(random));
+                let end = ServerLink::new(
+                    keys.server(),
+                    sys::now(),
+                    peer,
+                    local,
+                    LinkRandomness::from_random(random),
+                );
                 links::opened(socket, peer, local, end, set, wakes);
                 switch::opened();
             }

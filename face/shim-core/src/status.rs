@@ -161,7 +161,7 @@ pub(crate) fn link_began(index: u32, peer: SocketAddr) {
 
 /// A link's peer has authenticated.
 pub(crate) fn link_established(index: u32, role: Role, key: [u8; 8], is_encrypted: bool) {
-    count(Counter::LinksTaken);
+    count(Counter::LinksAccepted);
     let Some((page, at)) = page().and_then(|page| Some((page, page.link(index)?))) else { return };
     page.change(at, || {
         set(page, at + layout::link::KEY, u64::from_be_bytes(key));
@@ -202,7 +202,7 @@ pub(crate) fn link_ended(index: u32, counters: &LinkCounters, batches_received: 
 
 /// A virtual connection was queued to be accepted.
 pub(crate) fn connection_began(connection: &Connection, client: SocketAddr, carrier: CarrierName) {
-    count(Counter::ConnectionsTaken);
+    count(Counter::ConnectionsAccepted);
     let Some((page, at)) = place(connection) else { return };
     page.change(at, || {
         let words = layout::address_words(client);

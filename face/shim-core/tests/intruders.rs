@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use spillway_auth::Key;
 use spillway_batch::{Connect, Control, Id, RefuseReason, Role};
-use spillway_ports::Strangers;
+use spillway_ports::SilentPeers;
 use support::driver::Driver;
 use support::memcached::memcached;
 
@@ -167,7 +167,7 @@ fn more_than_its_credit_closes_that_connection_only() {
     assert_eq!(link.ask(kept, b"get a\r\n", b"END\r\n"), b"END\r\n");
 }
 
-/// Strangers without a key hold silent connections to the link port, and open new ones for those that end: from one
+/// SilentPeers without a key hold silent connections to the link port, and open new ones for those that end: from one
 /// address, which is also the honest peers' address here, and from many.
 #[test]
 fn strangers_who_hold_connections_keep_nobody_away() {
@@ -175,7 +175,7 @@ fn strangers_who_hold_connections_keep_nobody_away() {
         let server = memcached(&["-t", "2"], &[]);
         let mut kept = Driver::loopback(server.link);
         let id = kept.connect();
-        let strangers = Strangers::hold(server.link, 300, sources);
+        let strangers = SilentPeers::hold(server.link, 300, sources);
         for _ in 0..20 {
             let mut link = Driver::loopback(server.link);
             let newcomer = link.connect();

@@ -172,7 +172,7 @@ impl Reason for GaveUp {
         match self {
             GaveUp::Syntax => 0,
             GaveUp::UnknownCommand => 1,
-            GaveUp::Unasked => 2,
+            GaveUp::UnsolicitedReply => 2,
             GaveUp::Ambiguous => 3,
             GaveUp::Stream => 4,
             GaveUp::RepliesOff => 5,

@@ -197,7 +197,7 @@ pub(crate) fn write(shared: &Shared, out: &mut Exposition) {
     let (mut direct, mut helped) = (Total::default(), Total::default());
     shared.thread_states().iter().for_each(|thread| thread.latencies.add_totals([&mut direct, &mut helped]));
     let cpu_ns = shared.sum(|counters: &Counters| counters.cpu_ns.value());
-    Declared::tell(&ALL, &Snapshot { status, direct, helped, cpu_ns }, out);
+    Declared::write(&ALL, &Snapshot { status, direct, helped, cpu_ns }, out);
 }
 
 fn by_reason(family: &mut Family<'_>, counts: &BTreeMap<String, u64>) {

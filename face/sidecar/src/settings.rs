@@ -134,7 +134,7 @@ impl Settings {
             _ => None,
         });
         match unreachable.filter(|_| self.allow_clients == loopback()) {
-            Some(address) => Err(StartError::NobodyMayCome(address)),
+            Some(address) => Err(StartError::NoClientsAllowed(address)),
             None => Ok(()),
         }
     }
@@ -164,7 +164,7 @@ pub enum StartError {
     /// `sla` is out of its bounds.
     Sla,
     /// The address accepts other hosts, but `allow_clients` allows only this host.
-    NobodyMayCome(SocketAddr),
+    NoClientsAllowed(SocketAddr),
     /// The sidecar cannot listen on an address.
     Listen {
         /// The address.
@@ -184,7 +184,7 @@ impl fmt::Display for StartError {
             StartError::NoListener => f.write_str("give --listen: where local clients connect"),
             StartError::Threads => write!(f, "--threads: from 1 to {THREADS_MAX}"),
             StartError::Sla => write!(f, "--sla: from {SLA_MIN:?} to {SLA_MAX:?}"),
-            StartError::NobodyMayCome(address) => write!(
+            StartError::NoClientsAllowed(address) => write!(
                 f,
                 "--listen {address} accepts clients of other hosts: name them with --allow-clients CIDR (clients need \
                  no password, and use the server with the sidecar's key)"

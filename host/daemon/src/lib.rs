@@ -12,6 +12,7 @@
 #![deny(unsafe_code)]
 
 mod admin;
+mod default_sockets;
 pub mod deprecated;
 mod descriptors;
 mod documents;
@@ -23,9 +24,9 @@ mod service;
 mod signals;
 mod socket_file;
 mod threads;
-mod usual_sockets;
 
 pub use admin::{ANSWER_BYTES_MAX, AdminServer, Bounds, Rights, ask};
+pub use default_sockets::{default_directories, default_socket, find_default_socket, free_default_socket};
 pub use descriptors::raise_open_files;
 pub use documents::{AskError, OverrideOutcome, ask_for};
 pub use log::{Log, flush_log, log_lines_dropped, say};
@@ -36,4 +37,3 @@ pub use service::{MainThread, Service};
 pub use signals::{SignalEvent, Signals};
 pub use socket_file::SocketFile;
 pub use threads::{ThreadWatch, message};
-pub use usual_sockets::{find_usual_socket, free_usual_socket, usual_directories, usual_socket};

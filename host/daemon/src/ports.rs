@@ -11,9 +11,9 @@ use serde_json::Value;
 use spillway_metrics::{CONTENT_TYPE, Exposition, HttpServer, Request, Response, process};
 
 use crate::admin::{AdminServer, Bounds, Rights};
+use crate::default_sockets::{create_default_directory, end_choice};
 use crate::documents::{answer, refusal};
 use crate::peer::AdminGroup;
-use crate::usual_sockets::{create_usual_directory, end_choice};
 
 /// The refusal of a change by a peer with [`Rights::Read`].
 const READ_ONLY: &str = "this user may read, but not change anything: be a member of the daemon's admin_group, its own \
@@ -90,7 +90,7 @@ impl ControlPorts {
         metrics: Option<SocketAddr>,
     ) -> Result<ControlPorts, PortError> {
         let admin = |path: &Path| {
-            path.parent().into_iter().for_each(create_usual_directory);
+            path.parent().into_iter().for_each(create_default_directory);
             AdminServer::bind(path, admin_group.map(|group| group.id))
                 .map_err(|error| PortError::Socket { path: path.to_owned(), error })
         };

@@ -24,7 +24,7 @@ pub use etcd::{
 };
 pub use notice::Notice;
 pub use settings::Settings;
-pub use source::{EtcdPlace, Source, SourceError};
+pub use source::{EtcdPrefix, Source, SourceError};
 pub use watcher::Watcher;
 
 /// Maximal number of helpers in a list; more are ignored and reported.

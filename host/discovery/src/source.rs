@@ -28,12 +28,12 @@ pub enum Source {
         port: u16,
     },
     /// The helpers registered under a prefix.
-    Etcd(EtcdPlace),
+    Etcd(EtcdPrefix),
 }
 
 /// A prefix in an etcd cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EtcdPlace {
+pub struct EtcdPrefix {
     /// `http://HOST:PORT` or `https://HOST:PORT` of the members' client ports; not empty.
     pub(crate) endpoints: Vec<String>,
     /// Prefix of the keys. Begins and ends with a slash.
@@ -134,7 +134,7 @@ impl fmt::Display for Source {
     }
 }
 
-impl EtcdPlace {
+impl EtcdPrefix {
     pub(crate) fn has_scheme(&self, scheme: &str) -> bool {
         self.endpoints.iter().any(|endpoint| endpoint.split_once(':').is_some_and(|(its, _)| its == scheme))
     }
@@ -144,11 +144,11 @@ impl EtcdPlace {
     }
 }
 
-impl FromStr for EtcdPlace {
+impl FromStr for EtcdPrefix {
     type Err = SourceError;
 
     /// Parses the text of [`Source::Etcd`].
-    fn from_str(text: &str) -> Result<EtcdPlace, SourceError> {
+    fn from_str(text: &str) -> Result<EtcdPrefix, SourceError> {
         match text.parse()? {
             Source::Etcd(place) => Ok(place),
             _ => Err(SourceError { text: text.to_owned(), problem: Problem::Scheme }),
@@ -156,7 +156,7 @@ impl FromStr for EtcdPlace {
     }
 }
 
-impl fmt::Display for EtcdPlace {
+impl fmt::Display for EtcdPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "etcd:{}{}", self.endpoints.join(","), self.prefix)
     }
@@ -188,7 +188,7 @@ fn dns(text: &str) -> Result<Source, Problem> {
     }
 }
 
-fn etcd(text: &str) -> Result<EtcdPlace, Problem> {
+fn etcd(text: &str) -> Result<EtcdPrefix, Problem> {
     let mut endpoints = Vec::new();
     let mut rest = text;
     loop {
@@ -213,7 +213,7 @@ fn etcd(text: &str) -> Result<EtcdPlace, Problem> {
             Some(next) => rest = next,
             None => {
                 let prefix = prefix(&rest[end..])?;
-                return Ok(EtcdPlace { endpoints, prefix });
+                return Ok(EtcdPrefix { endpoints, prefix });
             }
         }
     }
@@ -299,7 +299,7 @@ mod tests {
         }
         let secret = "etcd:http://root:hunter2@10.0.0.1:2379/a/".parse::<Source>().unwrap_err().to_string();
         assert!(secret.contains("password") && !secret.contains("hunter2"), "{secret}");
-        assert!("10.0.0.1:1".parse::<EtcdPlace>().is_err());
+        assert!("10.0.0.1:1".parse::<EtcdPrefix>().is_err());
         let many: Vec<String> = (0..=HELPERS_MAX).map(|n| format!("10.0.0.1:{}", n + 1)).collect();
         assert!(many.join(",").parse::<Source>().unwrap_err().to_string().contains("more than 4096"));
         assert!(many[1..].join(",").parse::<Source>().is_ok());

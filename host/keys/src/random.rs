@@ -2,15 +2,15 @@
 
 use std::io;
 
-use spillway_auth::{Fresh, Key, SECRET_BYTES};
+use spillway_auth::{Key, LinkRandomness, SECRET_BYTES};
 use spillway_wire::preamble::NONCE_BYTES;
 use zeroize::Zeroizing;
 
 /// Random bytes for one end of one link. Fails only where the kernel has no `getrandom`.
-pub fn fresh() -> io::Result<Fresh> {
-    let mut bytes = Zeroizing::new([0; Fresh::BYTES]);
+pub fn fresh() -> io::Result<LinkRandomness> {
+    let mut bytes = Zeroizing::new([0; LinkRandomness::BYTES]);
     getrandom::fill(&mut *bytes)?;
-    Ok(Fresh::from_random(*bytes))
+    Ok(LinkRandomness::from_random(*bytes))
 }
 
 /// A nonce, for a question or the name of a session. Fails only where the kernel has no `getrandom`.

@@ -51,7 +51,7 @@ impl<T> Declared<T> {
     }
 
     /// Writes all metrics of a list with their samples.
-    pub fn tell(all: &[Declared<T>], snapshot: &T, out: &mut Exposition) {
+    pub fn write(all: &[Declared<T>], snapshot: &T, out: &mut Exposition) {
         for declared in all {
             (declared.samples)(snapshot, &mut out.family(&declared.metric));
         }
@@ -74,7 +74,7 @@ mod tests {
             [("a_total", Kind::Counter), ("b", Kind::Gauge)]
         );
         let mut out = Exposition::new();
-        Declared::tell(&ALL, &4, &mut out);
+        Declared::write(&ALL, &4, &mut out);
         let text = out.into_text();
         assert!(text.contains("a_total 4\n") && text.contains("b{kind=\"x\"} 5\n"), "{text}");
     }

@@ -26,7 +26,7 @@ impl<A: Application> Context<A> {
             if let Some(index) = listener_of_questions(slot) {
                 let (now, app) = (self.sockets.now, &mut self.app);
                 return self.sockets.answer_questions(index, |from, question, answer| {
-                    app.handle_question(now, index, from, question, answer)
+                    app.handle_datagram(now, index, from, question, answer)
                 });
             }
             return u16::try_from(slot).map_or((), |index| self.accept(index));

@@ -85,7 +85,7 @@ pub enum Binding {
     /// The source port determines the context of a connection.
     BySourcePort,
     /// The source port determines the context of a connection and of a datagram: see
-    /// [`handle_question`](spillway_transport::Application::handle_question).
+    /// [`handle_datagram`](spillway_transport::Application::handle_datagram).
     Questions,
 }
 

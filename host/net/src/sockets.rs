@@ -238,7 +238,7 @@ impl Sockets {
     /// The next time at which something is due without an event.
     pub(crate) fn next_deadline(&mut self) -> Option<Time> {
         let table = &self.table;
-        let connect = self.connecting.poll_wanted(|conn| is_connecting(table, *conn));
+        let connect = self.connecting.poll_needed_timeout(|conn| is_connecting(table, *conn));
         let watch = self.watch.poll_timeout();
         let retry = self.retrying.iter().filter_map(|index| self.listeners.get(index)?.next_retry()).min();
         debug_assert_eq!(

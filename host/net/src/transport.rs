@@ -56,7 +56,7 @@ impl Transport for Sockets {
         Ok(())
     }
 
-    fn spent_chunk(&mut self) -> Option<Chunk> {
+    fn take_recycled_chunk(&mut self) -> Option<Chunk> {
         self.pool.chunk()
     }
 

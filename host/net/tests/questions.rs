@@ -25,7 +25,7 @@ impl Application for Named {
 
     fn handle_timeout<T: Transport>(&mut self, _: Time, _: &mut T) {}
 
-    fn handle_question(
+    fn handle_datagram(
         &mut self,
         _: Time,
         listener: u16,

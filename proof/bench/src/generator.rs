@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use spillway_lab::{Host, Launch, Output, Process};
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 use spillway_load::monotonic_ns;
 use spillway_load::report::{Bin, Bins, Event, Move, Report};
 
@@ -84,7 +84,7 @@ pub struct Clients {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Traffic {
     /// The clients' protocol.
-    pub speech: Speech,
+    pub speech: ProtocolKind,
     /// Length of a value, in bytes. Keys have 32.
     pub value_size: usize,
     /// Share of gets; the others are sets.
@@ -101,7 +101,7 @@ impl Default for Traffic {
     /// The paper's traffic: GET of 64 B values from memcached, in an open loop.
     fn default() -> Traffic {
         Traffic {
-            speech: Speech::Memcached,
+            speech: ProtocolKind::Memcached,
             value_size: 64,
             get_ratio: 1.0,
             closed: false,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use spillway_lab::peers::{Memcached, Peer, Proxy, Redis};
 use spillway_lab::{Host, HostCpu, HostOptions, Lab, LabOptions, Place, Quota};
 use spillway_load::Config;
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 use spillway_load::fill::fill;
 use spillway_load::protocol::memcached::Text;
 use spillway_load::protocol::redis::Resp;
@@ -59,7 +59,7 @@ pub struct Stage {
 #[derive(Debug)]
 pub struct Pair {
     /// The servers' protocol.
-    pub speech: Speech,
+    pub speech: ProtocolKind,
     /// The server without the shim.
     pub plain: Peer,
     /// The server under `spillway run`.
@@ -119,12 +119,12 @@ impl Stage {
     }
 
     /// Starts a server program with and without the shim, and fills both with values of these sizes.
-    pub fn pair(&self, speech: Speech, value_sizes: &[usize]) -> Result<Pair, Error> {
+    pub fn pair(&self, speech: ProtocolKind, value_sizes: &[usize]) -> Result<Pair, Error> {
         let place = Place::from(&self.server);
         let link = SocketAddr::new(self.server.address(), place.free_port()?);
         let wrapper = wrapper(&self.programs.spillway, link, &self.keys);
         let (plain, shimmed) = match speech {
-            Speech::Redis => {
+            ProtocolKind::Redis => {
                 (Redis::default().start(&place)?, Redis::default().wrapper(wrapper).start(&place)?)
             }
             _ => (Memcached::default().start(&place)?, Memcached::default().wrapper(wrapper).start(&place)?),
@@ -139,9 +139,9 @@ impl Stage {
     }
 
     /// Sets every key of a key space.
-    pub fn fill(&self, speech: Speech, server: SocketAddr, space: &Space) -> Result<(), Error> {
+    pub fn fill(&self, speech: ProtocolKind, server: SocketAddr, space: &Space) -> Result<(), Error> {
         let filled = self.client.enter(|| match speech {
-            Speech::Redis => fill::<Resp>(server, space, KEYS, true),
+            ProtocolKind::Redis => fill::<Resp>(server, space, KEYS, true),
             _ => fill::<Text>(server, space, KEYS, true),
         })?;
         filled.map_err(|e| Error::process(e.to_string(), ""))

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use spillway_lab::{Awake, Canary};
+use spillway_lab::{Canary, IdlePolling};
 
 /// Makes idle cores poll, and measures stalls of every core, until it is dropped. If the machine does not allow one of
 /// them, figures are noisier, and the description in the results states it.
 #[derive(Debug)]
 pub(crate) struct Steady {
-    awake: Result<Awake, String>,
+    awake: Result<IdlePolling, String>,
     canary: Result<Canary, String>,
 }
 
@@ -16,7 +16,7 @@ impl Steady {
     /// Starts measuring stalls; with `awake`, also makes idle cores poll.
     pub(crate) fn hold(awake: bool) -> Steady {
         let awake = match awake {
-            true => Awake::hold().map_err(|e| e.to_string()),
+            true => IdlePolling::hold().map_err(|e| e.to_string()),
             false => Err("as asked for".into()),
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -12,7 +12,7 @@ const STATES_WITHIN: Duration = Duration::from_secs(30);
 
 /// Lets a termination signal, such as SIGINT, stop an experiment; a second one ends this process at once.
 pub fn by_signals() {
-    spillway_lab::finish_within(STATES_WITHIN);
+    spillway_lab::set_exit_grace(STATES_WITHIN);
 }
 
 /// Fails after a signal. Call it in loops in which no other operation would fail.

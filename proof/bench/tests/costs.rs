@@ -8,7 +8,7 @@ use std::time::Duration;
 use spillway_bench::experiments::batch::{helper_cost, loss, server_cost};
 use spillway_bench::experiments::sessions::{failover, session_cost};
 use spillway_bench::scene::Setting;
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 use support::{SHORT, assert_whole, programs};
 
 #[test]
@@ -31,7 +31,7 @@ fn server_cost_is_whole() {
         idle: SHORT,
         ..server_cost::Effort::quick()
     };
-    for speech in [Speech::Memcached, Speech::Redis] {
+    for speech in [ProtocolKind::Memcached, ProtocolKind::Redis] {
         let mut output = Vec::new();
         let setting = Setting::new(programs.clone());
         let results = server_cost::run_with(&setting, &effort, &[speech], &mut output).unwrap();

@@ -15,20 +15,20 @@ const LATENCY_US_MAX: i32 = 0;
 /// interrupt: tens of µs for each packet, charged to the sender, which exceed the packet's own cost.
 /// CPU accounts count polling as idle time.
 #[derive(Debug)]
-pub struct Awake {
+pub struct IdlePolling {
     _limit: File,
 }
 
-impl Awake {
+impl IdlePolling {
     /// Limits the wake-up latency of all cores to 0 µs.
     ///
     /// # Errors
     /// Without root, or where the kernel has no `/dev/cpu_dma_latency`.
-    pub fn hold() -> Result<Awake, LabError> {
+    pub fn hold() -> Result<IdlePolling, LabError> {
         let refused = || format!("cannot keep idle cores from halting: {LATENCY_LIMIT}");
         let mut limit =
             OpenOptions::new().write(true).open(LATENCY_LIMIT).map_err(LabError::io(refused()))?;
         limit.write_all(&LATENCY_US_MAX.to_ne_bytes()).map_err(LabError::io(refused()))?;
-        Ok(Awake { _limit: limit })
+        Ok(IdlePolling { _limit: limit })
     }
 }

@@ -57,7 +57,7 @@ pub fn clean() -> Result<CleanReport, LabError> {
 ///
 /// # Errors
 /// When not run by root. What could not be removed is in the report.
-pub fn clean_everything() -> Result<CleanReport, LabError> {
+pub fn clean_all_runs() -> Result<CleanReport, LabError> {
     clean_where(true)
 }
 

@@ -202,9 +202,9 @@ impl Host {
     }
 
     /// Packets that arrived at either end of its cable since it was made, and those that [`Host::lose`] dropped.
-    pub fn lost_packets(&self) -> Result<LostPackets, LabError> {
+    pub fn lost_packets(&self) -> Result<PacketCounts, LabError> {
         let (bridge, bridge_interface) = &self.0.bridge_end;
-        let mut sum = LostPackets::default();
+        let mut sum = PacketCounts::default();
         for (namespace, interface) in [(&self.0.namespace, &self.0.interface), (bridge, bridge_interface)] {
             let text = self.0.tools.ethtool(namespace, &["-S", interface])?;
             let count = |name: &str| {
@@ -237,14 +237,14 @@ impl Host {
 
     /// Pins the interface's threads and puts them into the host's quota and accounts. Call it after an XDP program was
     /// attached or detached, which replaces these threads.
-    pub fn adopt_interface(&self) -> Result<(), LabError> {
+    pub fn pin_and_account_interface(&self) -> Result<(), LabError> {
         pin_and_account(&self.0.interface, self.0.core, &self.0.group)
     }
 }
 
 /// Packet counts of a lossy cable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LostPackets {
+pub struct PacketCounts {
     /// Packets that arrived at either end.
     pub seen: u64,
     /// Packets among `seen` that were dropped.

@@ -202,7 +202,7 @@ const SECOND_SIGNAL_POLL: Duration = Duration::from_millis(50);
 
 /// Delays the end of the process after SIGINT, SIGTERM or SIGHUP until this time has passed or a second signal comes.
 /// The first signal removes all runs at once. By default the process ends when its runs are removed.
-pub fn finish_within(time: Duration) {
+pub fn set_exit_grace(time: Duration) {
     *lock(&FINISHES_WITHIN) = time;
     install_exit_handlers();
 }

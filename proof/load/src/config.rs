@@ -20,7 +20,7 @@ pub const KEYS_MAX: u32 = 1 << 26;
 
 /// The protocol of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Speech {
+pub enum ProtocolKind {
     /// memcached's text protocol, get and set.
     Memcached,
     /// redis's protocol, GET and SET.
@@ -29,19 +29,19 @@ pub enum Speech {
     Echo,
 }
 
-impl Speech {
+impl ProtocolKind {
     /// Whether requests read and write keys.
     pub fn has_keys(self) -> bool {
-        self != Speech::Echo
+        self != ProtocolKind::Echo
     }
 }
 
-impl fmt::Display for Speech {
+impl fmt::Display for ProtocolKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Speech::Memcached => "memcached",
-            Speech::Redis => "redis",
-            Speech::Echo => "echo",
+            ProtocolKind::Memcached => "memcached",
+            ProtocolKind::Redis => "redis",
+            ProtocolKind::Echo => "echo",
         })
     }
 }
@@ -110,12 +110,12 @@ pub struct Sessions {
     /// All sessions begin on the first helper, and the others are spares. False spreads sessions over all helpers.
     pub standby: bool,
     /// Sessions begin at the server, and the client library's policy moves them to helpers and back.
-    pub relief: Option<SelfRelief>,
+    pub relief: Option<PolicySettings>,
 }
 
 /// Sessions that the client library's policy moves to helpers when replies exceed the SLA, and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SelfRelief {
+pub struct PolicySettings {
     /// Connections of one simulated client process. Each process has a policy of its own.
     pub group: u32,
     /// Number of helpers whose load is compared before one is chosen.
@@ -132,7 +132,7 @@ pub struct Config {
     /// Makes connections sessions. Without it they are plain, or moved as a whole.
     pub sessions: Option<Sessions>,
     /// The protocol of requests.
-    pub speech: Speech,
+    pub speech: ProtocolKind,
     /// Number of connections, 1 to [`CONNECTIONS_MAX`].
     pub connections: u32,
     /// Number of threads, 1 to [`THREADS_MAX`], at most one for each connection.
@@ -186,7 +186,7 @@ impl Config {
             server,
             helpers: Helpers::default(),
             sessions: None,
-            speech: Speech::Memcached,
+            speech: ProtocolKind::Memcached,
             connections: 50,
             threads: 1,
             pacing: Loop::Open { rate_per_s: 1000.0, spacing: Spacing::Poisson },
@@ -223,7 +223,7 @@ impl Config {
     }
 
     /// The server's link port and the policy's options, for sessions that the client library's policy moves.
-    pub(crate) fn self_relief(&self) -> Option<(SocketAddr, SelfRelief)> {
+    pub(crate) fn self_relief(&self) -> Option<(SocketAddr, PolicySettings)> {
         let sessions = self.sessions?;
         sessions.link.zip(sessions.relief)
     }

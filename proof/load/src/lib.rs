@@ -29,7 +29,7 @@ pub use clock::monotonic_ns;
 pub use config::Config;
 pub use error::Error;
 pub use report::Report;
-pub use run::{Surroundings, run};
+pub use run::{RunIo, run};
 
 /// Whether a run has failed: replies were wrong or lost, or connections were lost although
 /// [`Config::allow_resets`] is false. Late replies are not a failure.

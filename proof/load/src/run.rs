@@ -9,11 +9,11 @@ use std::sync::mpsc::sync_channel;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-pub use self::surroundings::Surroundings;
+pub use self::surroundings::RunIo;
 
 use self::steering::Steering;
 use self::workers::{WorkerHandle, start_workers};
-use crate::config::{Config, Fill, Speech};
+use crate::config::{Config, Fill, ProtocolKind};
 use crate::error::Error;
 use crate::fill::fill;
 use crate::protocol::memcached::Text;
@@ -28,16 +28,16 @@ const WORKER_MESSAGES_MAX: usize = 1024;
 const SPARE_DESCRIPTORS: u64 = 64;
 
 /// Executes a run and returns its report. Wrong and lost replies are in the report, and not an error.
-pub fn run(config: &Config, surroundings: Surroundings) -> Result<Report, Error> {
+pub fn run(config: &Config, surroundings: RunIo) -> Result<Report, Error> {
     config.check().map_err(Error::Usage)?;
     let signals = if surroundings.signals { Some(Signals::catch()?) } else { None };
     raise_descriptor_limit(config)?;
     if config.fill != Fill::Skip {
         let set = config.fill == Fill::Set;
         match config.speech {
-            Speech::Memcached => fill::<Text>(config.server, &config.space(), config.keys, set)?,
-            Speech::Redis => fill::<Resp>(config.server, &config.space(), config.keys, set)?,
-            Speech::Echo => {}
+            ProtocolKind::Memcached => fill::<Text>(config.server, &config.space(), config.keys, set)?,
+            ProtocolKind::Redis => fill::<Resp>(config.server, &config.space(), config.keys, set)?,
+            ProtocolKind::Echo => {}
         }
     }
     let steering_wake = Arc::new(wake_fd()?);

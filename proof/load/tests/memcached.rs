@@ -10,7 +10,7 @@ use common::{ControlledRun, Memcached, config, run};
 use spillway_load::config::{Config, Fill, Loop};
 use spillway_load::control::Order;
 use spillway_load::report::{Bins, Event};
-use spillway_load::{Surroundings, failed};
+use spillway_load::{RunIo, failed};
 
 fn assert_flawless(config: &Config, report: &spillway_load::Report) {
     let total = &report.total;
@@ -144,7 +144,7 @@ fn a_value_changed_by_another_client_is_detected() {
     let report = run(&config);
     assert!(report.total.wrong > 0 && failed(&config, &report), "{:?}", report.total);
     config.fill = Fill::Verify;
-    let error = spillway_load::run(&config, Surroundings::default()).unwrap_err().to_string();
+    let error = spillway_load::run(&config, RunIo::default()).unwrap_err().to_string();
     assert!(error.contains("wrong reply"), "{error}");
     stream.write_all(format!("delete {key}\r\n").as_bytes()).unwrap();
     stream.read_exact(&mut [0; 9]).unwrap();

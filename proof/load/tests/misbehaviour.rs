@@ -8,11 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use common::{config, echo_back, run, server};
-use spillway_load::config::{Assignment, Config, Loop, Speech};
-use spillway_load::{Surroundings, failed};
+use spillway_load::config::{Assignment, Config, Loop, ProtocolKind};
+use spillway_load::{RunIo, failed};
 
 fn echo_config(address: std::net::SocketAddr) -> Config {
-    Config { speech: Speech::Echo, connections: 8, ..config(address) }
+    Config { speech: ProtocolKind::Echo, connections: 8, ..config(address) }
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn latency_counts_from_the_intended_time_and_late_replies_are_not_a_failure() {
 fn runs_that_cannot_start_return_the_reason() {
     let address = spillway_ports::free_address();
     let error = |config: &Config| {
-        let outcome = spillway_load::run(config, Surroundings::default());
+        let outcome = spillway_load::run(config, RunIo::default());
         outcome.map(|_| ()).unwrap_err().to_string()
     };
     let refused = error(&echo_config(address));

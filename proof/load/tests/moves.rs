@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::link::link_port;
 use common::{ControlledRun, config, echo_back, run, server};
 use spillway_auth::Key;
-use spillway_load::config::{Config, Helpers, Loop, Speech};
+use spillway_load::config::{Config, Helpers, Loop, ProtocolKind};
 use spillway_load::control::Order;
 use spillway_load::report::{Event, Target};
 use spillway_load::{Report, failed};
@@ -21,7 +21,7 @@ fn key() -> Key {
 fn echo_config(helpers: &[SocketAddr]) -> Config {
     let address = server("127.0.0.1:0", |stream| echo_back(stream, |_| {})).unwrap();
     let helpers = Helpers { addresses: helpers.to_vec(), key: Some(key()), ..Helpers::default() };
-    Config { speech: Speech::Echo, connections: 40, helpers, ..config(address) }
+    Config { speech: ProtocolKind::Echo, connections: 40, helpers, ..config(address) }
 }
 
 fn assert_flawless(config: &Config, report: &Report) {

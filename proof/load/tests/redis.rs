@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{TIMEOUT, config, run};
-use spillway_load::config::{Fill, Loop, Speech};
+use spillway_load::config::{Fill, Loop, ProtocolKind};
 use spillway_load::failed;
 
 /// A redis on loopback, in memory only, killed when dropped.
@@ -54,7 +54,7 @@ impl Drop for Redis {
 fn gets_and_sets_get_right_replies_in_both_loops_and_misses_are_reported() {
     let Some(redis) = Redis::start() else { return };
     let mut config = config(redis.address);
-    (config.speech, config.get_ratio) = (Speech::Redis, 0.8);
+    (config.speech, config.get_ratio) = (ProtocolKind::Redis, 0.8);
     for pacing in [config.pacing, Loop::Closed] {
         config.pacing = pacing;
         let report = run(&config);

@@ -7,10 +7,10 @@ use std::time::Duration;
 use common::sessions::{TestHelper, client_key, server};
 use common::{ControlledRun, Lines, config, run};
 use spillway_auth::Key;
-use spillway_load::config::{Config, Helpers, Loop, SelfRelief, Sessions, Speech};
+use spillway_load::config::{Config, Helpers, Loop, PolicySettings, ProtocolKind, Sessions};
 use spillway_load::control::Order;
 use spillway_load::report::{Event, Target};
-use spillway_load::{Error, Report, Surroundings, failed};
+use spillway_load::{Error, Report, RunIo, failed};
 
 const CONNECTIONS: u32 = 40;
 
@@ -19,7 +19,7 @@ fn sessions(helpers: &[&TestHelper], link: Option<std::net::SocketAddr>) -> Conf
     let addresses: Vec<_> = helpers.iter().map(|helper| helper.link).collect();
     let server = link.unwrap_or_else(|| addresses[0]);
     Config {
-        speech: Speech::Echo,
+        speech: ProtocolKind::Echo,
         connections: CONNECTIONS,
         helpers: Helpers { addresses, key: Some(client_key()), ..Helpers::default() },
         sessions: Some(Sessions { link, ..Sessions::default() }),
@@ -121,7 +121,7 @@ fn an_override_moves_sessions_with_a_policy() {
     let helpers = [TestHelper::start(link), TestHelper::start(link)];
     for (group, threads) in [(1, 1), (7, 2), (CONNECTIONS, 1)] {
         let mut config = sessions(&[&helpers[0], &helpers[1]], Some(link));
-        let relief = Some(SelfRelief { group, asked: 2 });
+        let relief = Some(PolicySettings { group, asked: 2 });
         config.sessions = Some(Sessions { link: Some(link), relief, ..Sessions::default() });
         (config.duration, config.threads, config.sla) = (None, threads, Duration::from_secs(10));
         config.schedule = Order::parse("100ms=relief:on").unwrap();
@@ -144,7 +144,7 @@ fn late_replies_move_sessions_to_helpers() {
     let link = server(|_| {});
     let helper = TestHelper::start(link);
     let mut config = sessions(&[&helper], Some(link));
-    let relief = Some(SelfRelief { group: CONNECTIONS, asked: 1 });
+    let relief = Some(PolicySettings { group: CONNECTIONS, asked: 1 });
     config.sessions = Some(Sessions { link: Some(link), relief, ..Sessions::default() });
     (config.duration, config.sla) = (None, Duration::from_micros(10));
     let controlled = ControlledRun::start(&config);
@@ -178,6 +178,6 @@ fn a_run_whose_sessions_are_refused_returns_the_reason() {
     let helper = TestHelper::start(link);
     let mut config = sessions(&[&helper], None);
     config.helpers.key = Some(Key::from_secret([9; 32]));
-    let error = spillway_load::run(&config, Surroundings::default()).unwrap_err();
+    let error = spillway_load::run(&config, RunIo::default()).unwrap_err();
     assert!(matches!(error, Error::Server { .. }) && error.to_string().contains("key"), "{error}");
 }

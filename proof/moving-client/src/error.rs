@@ -13,7 +13,7 @@ pub enum MoveError {
     /// Another move is in progress: await its end, or call `cancel_move`.
     Moving,
     /// The connection already uses this carrier.
-    AlreadyThere,
+    SameCarrier,
     /// `send` took this many bytes that are not sent yet: await their replies first.
     Unsent(usize),
     /// Replies have arrived that were not received: receive them first.
@@ -44,7 +44,7 @@ impl fmt::Display for MoveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MoveError::Moving => f.write_str("another move is in progress: await its end, or cancel it"),
-            MoveError::AlreadyThere => f.write_str("the connection already uses this carrier"),
+            MoveError::SameCarrier => f.write_str("the connection already uses this carrier"),
             MoveError::Unsent(bytes) => {
                 write!(f, "{bytes} bytes are unsent: await their replies before a move")
             }

@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use spillway_batch::{CloseReason, Fresh, Id, Limits, LinkError, OpenerLink, RefuseReason};
+use spillway_batch::{CloseReason, Id, Limits, LinkError, LinkRandomness, OpenerLink, RefuseReason};
 use spillway_transport::Time;
 
 use crate::LinkTarget;
@@ -69,7 +69,7 @@ impl Link {
         now: Time,
         target: &LinkTarget,
         settings: &Settings,
-        fresh: Fresh,
+        fresh: LinkRandomness,
     ) -> io::Result<Link> {
         let socket = socket::start_connect(target.address)?;
         let config = target.opener(Limits {

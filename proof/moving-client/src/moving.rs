@@ -102,7 +102,7 @@ impl Connection {
     fn start_direct(&mut self) -> Result<(Slot, Carrier), MoveError> {
         let server = self.server.ok_or(MoveError::NoServer)?;
         if self.active == Some(Slot::Direct) && self.direct.as_ref().is_some_and(Direct::is_usable) {
-            return Err(MoveError::AlreadyThere);
+            return Err(MoveError::SameCarrier);
         }
         let kept = self.active != Some(Slot::Direct)
             && self.direct.as_ref().is_some_and(|direct| direct.check_idle().is_ok());

@@ -59,7 +59,7 @@ fn a_cancelled_move_changes_nothing() {
     connection.cancel_move();
     assert!(matches!(connection.complete_move(), Err(MoveError::NotPrepared)));
     exchange(&mut connection, b"direct");
-    assert!(matches!(connection.begin_move(Instant::now(), Route::Direct), Err(MoveError::AlreadyThere)));
+    assert!(matches!(connection.begin_move(Instant::now(), Route::Direct), Err(MoveError::SameCarrier)));
 }
 
 #[test]

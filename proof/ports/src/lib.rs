@@ -1,5 +1,5 @@
 //! Free ports for servers that tests and experiments start and that cannot report a port which the kernel chose for
-//! them; and [`Strangers`], which hold silent connections to a port.
+//! them; and [`SilentPeers`], which hold silent connections to a port.
 //!
 //! Port 0 does not work for such servers: between the kernel's choice and the server's `bind`, another test's server
 //! or an outgoing connection may get the same port, and the first test then connects to the wrong server.
@@ -9,7 +9,7 @@ mod strangers;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-pub use strangers::Strangers;
+pub use strangers::SilentPeers;
 
 /// The range lies below Linux's default range of ports for outgoing connections (from 32,768).
 const FIRST: u32 = 10_000;

@@ -16,16 +16,16 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// A thread that holds silent connections until it is dropped.
 #[derive(Debug)]
-pub struct Strangers {
+pub struct SilentPeers {
     stop: Arc<AtomicBool>,
     opened: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Strangers {
+impl SilentPeers {
     /// Holds `count` connections to `target`, from `sources` loopback addresses in turn. Returns when each connection
     /// was opened once.
-    pub fn hold(target: SocketAddr, count: usize, sources: usize) -> Strangers {
+    pub fn hold(target: SocketAddr, count: usize, sources: usize) -> SilentPeers {
         let (stop, opened) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let thread = {
             let (stop, opened) = (stop.clone(), opened.clone());
@@ -34,7 +34,7 @@ impl Strangers {
         while opened.load(Ordering::Relaxed) < count && !thread.is_finished() {
             std::thread::sleep(PAUSE);
         }
-        Strangers { stop, opened, thread: Some(thread) }
+        SilentPeers { stop, opened, thread: Some(thread) }
     }
 
     /// Connections opened so far, replacements included.
@@ -43,7 +43,7 @@ impl Strangers {
     }
 }
 
-impl Drop for Strangers {
+impl Drop for SilentPeers {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use spillway_auth::{Fresh, Key};
+use spillway_auth::{Key, LinkRandomness};
 use spillway_batch::unauthenticated::Bounds;
 use spillway_batch::{
     Connect, Control, Encryption, Id, Limits, OpenerConfig, OpenerLink, PolicyKind, Reconnect, Role, Scratch,
@@ -208,7 +208,7 @@ impl Attackers {
             policy: PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 },
             encryption: self.rng.pick(&[Encryption::Preferred, Encryption::Preferred, Encryption::Off]),
         };
-        let mut end = OpenerLink::new(&config, now, Fresh::filled(|bytes| self.rng.fill(bytes)));
+        let mut end = OpenerLink::new(&config, now, LinkRandomness::filled(|bytes| self.rng.fill(bytes)));
         let mut link = Link { address, end: None, unsent: Vec::new(), connection: None };
         match behaviour {
             Behaviour::Silent => {}

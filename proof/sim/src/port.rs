@@ -91,7 +91,7 @@ impl Transport for Port<'_> {
         Ok(())
     }
 
-    fn spent_chunk(&mut self) -> Option<Chunk> {
+    fn take_recycled_chunk(&mut self) -> Option<Chunk> {
         self.network.hosts[self.host].reusable_chunks.pop()
     }
 

@@ -2,7 +2,7 @@
 
 use spillway_sim::session::canary::Canary;
 use spillway_sim::session::check::Check;
-use spillway_sim::session::{Report, run, run_blindly};
+use spillway_sim::session::{Report, run, run_without_check};
 use spillway_sim::swarm;
 
 /// Seeds of the swarm, and steps of each storm. `spillway-lab sim session --swarm` runs more and longer ones.
@@ -62,7 +62,7 @@ fn caught(canary: Canary) -> u64 {
                 return seed;
             }
             // A missing piece, for example, may first break the offset in the client's *finish*.
-            assert!(!canary.is_seen_by_one(), "{canary:?}, seed {seed}: {first}");
+            assert!(!canary.is_detected_by_one_check(), "{canary:?}, seed {seed}: {first}");
         }
     }
     panic!("{canary:?} was not caught with any of {SEEDS_PER_CANARY} seeds");
@@ -78,10 +78,10 @@ fn every_canary_is_caught_by_its_check() {
 #[test]
 fn every_check_is_needed() {
     for check in Check::ALL {
-        let needs_it = |canary: &Canary| canary.seen_by() == check && canary.is_seen_by_one();
+        let needs_it = |canary: &Canary| canary.seen_by() == check && canary.is_detected_by_one_check();
         let canary = Canary::ALL.into_iter().find(needs_it).expect("a canary for each check");
         let seed = caught(canary);
-        let report = run_blindly(seed, STEPS_OF_CANARIES, Some(canary), Some(check));
+        let report = run_without_check(seed, STEPS_OF_CANARIES, Some(canary), Some(check));
         assert!(report.violations.is_empty(), "{canary:?} is detected without {check:?}: {report:#?}");
     }
 }

@@ -2,7 +2,7 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-use super::{Gathered, Policy, Sent};
+use super::{GatheredMessages, Policy, Sent};
 
 /// Waiting pays in full if one more message is expected for each this many that are gathered.
 const GATHERED_PER_EXPECTED: u64 = 2;
@@ -34,7 +34,7 @@ pub struct Deadline {
     /// When the present batch began, and how long it waits. `None`: nothing is gathered.
     held: Option<(Time, Duration)>,
     /// The part of the present batch that is already counted in `came`.
-    counted: Gathered,
+    counted: GatheredMessages,
     watch: Option<Watch>,
     /// Messages that arrived under observation, times [`SCALE`]; older ones weigh less.
     came: u128,
@@ -58,7 +58,7 @@ impl Deadline {
             wait: max_delay.min(DELAY_MAX) * EIGHTHS / 8,
             max_bytes,
             held: None,
-            counted: Gathered::default(),
+            counted: GatheredMessages::default(),
             watch: None,
             came: 0,
             watched: 0,
@@ -66,7 +66,7 @@ impl Deadline {
     }
 
     /// Counts the messages and the time since the last call.
-    fn observe(&mut self, now: Time, more: Gathered) {
+    fn observe(&mut self, now: Time, more: GatheredMessages) {
         let (time, messages) = match &mut self.watch {
             None => return,
             Some(Watch::Waiting(since)) => (now.since(core::mem::replace(since, now)), more.messages),
@@ -116,10 +116,13 @@ impl Policy for Deadline {
         waiting_since.map(|since| since + self.interval())
     }
 
-    fn gathered(&mut self, now: Time, batch: Gathered) {
+    fn gathered(&mut self, now: Time, batch: GatheredMessages) {
         let before = core::mem::replace(&mut self.counted, batch);
         let messages = batch.messages.saturating_sub(before.messages);
-        self.observe(now, Gathered { messages, fresh: batch.fresh.saturating_sub(before.fresh), ..batch });
+        self.observe(
+            now,
+            GatheredMessages { messages, fresh: batch.fresh.saturating_sub(before.fresh), ..batch },
+        );
         if self.held.is_none() {
             let hold = self.hold_for(batch.messages);
             self.held = Some((now, hold));
@@ -128,9 +131,9 @@ impl Policy for Deadline {
     }
 
     fn sent(&mut self, batch: Sent) {
-        self.observe(batch.at, Gathered::default());
+        self.observe(batch.at, GatheredMessages::default());
         self.watch = self.held.take().map(|(began, _)| Watch::Sent(batch.at, began + self.wait));
-        self.counted = Gathered::default();
+        self.counted = GatheredMessages::default();
     }
 }
 

@@ -2,7 +2,7 @@ use core::time::Duration;
 
 use spillway_transport::Time;
 
-use super::{Deadline, Gathered, Policy, Sent};
+use super::{Deadline, GatheredMessages, Policy, Sent};
 
 /// Batches that keep a server busy: the one that it serves, and the next.
 const ENOUGH_UNANSWERED: u64 = 2;
@@ -58,7 +58,7 @@ impl Policy for Following {
         due.max(waiting_since.map(|since| since + self.round_trip.min(self.held_max)))
     }
 
-    fn gathered(&mut self, now: Time, batch: Gathered) {
+    fn gathered(&mut self, now: Time, batch: GatheredMessages) {
         self.unanswered = batch.unanswered;
         self.deadline.gathered(now, batch);
     }

@@ -32,7 +32,7 @@ pub struct Sent {
 
 /// The present batch, which is not sent yet, and unanswered batches before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gathered {
+pub struct GatheredMessages {
     /// Data messages in the batch.
     pub messages: u64,
     /// Those of them whose clients were not answered since the last batch was sent.
@@ -54,7 +54,7 @@ pub trait Policy: core::fmt::Debug + Send {
         last_batch.map(|last| last + self.interval())
     }
     /// Reports the present batch's contents at the end of a turn, before [`due`](Self::due) is called.
-    fn gathered(&mut self, now: Time, batch: Gathered) {
+    fn gathered(&mut self, now: Time, batch: GatheredMessages) {
         let _ = (now, batch);
     }
     /// A batch was sent.

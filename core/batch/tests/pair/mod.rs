@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_auth::{Fresh, Key, KeyRing};
+use spillway_auth::{Key, KeyRing, LinkRandomness};
 use spillway_batch::{
     CloseReason, Control, Encryption, Forbidden, Id, KeyId, Kind, Limits, LinkError, OpenerConfig,
     OpenerEvent, OpenerLink, Opening, PolicyKind, Reconnect, RefuseReason, Role, Scratch, ServerConfig,
@@ -24,8 +24,8 @@ pub fn helper_key() -> Key {
     Key::from_secret([1; 32])
 }
 
-pub fn fresh(first: u8) -> Fresh {
-    Fresh::from_random([first; Fresh::BYTES])
+pub fn fresh(first: u8) -> LinkRandomness {
+    LinkRandomness::from_random([first; LinkRandomness::BYTES])
 }
 
 pub fn server_config(limits: Limits) -> Arc<ServerConfig> {

@@ -260,7 +260,7 @@ impl Activation {
 
     /// The server sent *drain* for this connection: an order to return follows for a helped one, an order to move to a
     /// helper for a direct one.
-    pub fn asked_elsewhere(&mut self, now: Time, member: Member) {
+    pub fn release_requested(&mut self, now: Time, member: Member) {
         if self.standing.at(now) == Override::Auto {
             self.follow_server(now, member);
         }

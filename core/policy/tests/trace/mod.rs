@@ -177,7 +177,7 @@ impl Group {
     pub fn server_drains(&mut self, carrier: Carrier, count: usize) {
         let now = at(self.now_ms);
         for client in self.clients.iter().filter(|client| client.carrier == carrier).take(count) {
-            self.activation.asked_elsewhere(now, client.member);
+            self.activation.release_requested(now, client.member);
         }
     }
 

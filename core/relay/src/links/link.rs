@@ -151,7 +151,7 @@ impl Link {
         now: Time,
         conn: Conn,
         config: &OpenerConfig,
-        fresh: spillway_batch::Fresh,
+        fresh: spillway_batch::LinkRandomness,
     ) {
         self.state = State::Linked(Box::new(Linked::new(now, conn, config, fresh)));
     }

@@ -93,7 +93,7 @@ impl Relay {
             return;
         };
         self.service_mut(service).counters_mut().cut.count(why);
-        self.notices.push(Notice::ClientCut { service, client, why });
+        self.notices.push(Notice::ClientReset { service, client, why });
         self.reset_client(conn, out);
     }
 }

@@ -61,7 +61,7 @@ impl Application for Relay {
         }
     }
 
-    fn handle_question(
+    fn handle_datagram(
         &mut self,
         now: Time,
         listener: u16,

@@ -66,7 +66,7 @@ impl Relay {
         match self.clients.get(conn) {
             Some(ConnRole::Library(client)) => {
                 let (service, peer) = (client.service(), client.peer());
-                self.refused(service, peer, Refusal::Crowded);
+                self.refused(service, peer, Refusal::Evicted);
             }
             Some(ConnRole::Lingering(_)) => {} // the rejection is counted already
             _ => debug_assert!(false, "only library clients wait for authentication"),

@@ -19,8 +19,8 @@ const SHED_DEADLINE: Duration = Duration::from_secs(10);
 impl Relay {
     /// Whether [`measured`](Self::measured) must be called now. Check it before each load query and at the end of each
     /// turn.
-    pub fn wants_measure(&self, now: Time) -> bool {
-        self.load.wants_measure(now)
+    pub fn is_measurement_due(&self, now: Time) -> bool {
+        self.load.is_measurement_due(now)
     }
 
     /// Reports the total CPU time of the relay's thread. Sheds library clients if the load is too high.

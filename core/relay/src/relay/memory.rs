@@ -7,7 +7,7 @@ use spillway_transport::{Conn, Transport};
 
 use super::Relay;
 use crate::memory::Holding;
-use crate::reasons::{Cut, MemoryCut};
+use crate::reasons::{Cut, MemoryReset};
 
 impl Relay {
     /// Call it after every operation that may have allocated memory.
@@ -48,7 +48,7 @@ impl Relay {
     fn close_for_memory<T: Transport>(&mut self, holding: Holding, out: &mut T) {
         let Holding { conn, memory_bytes, age } = holding;
         let in_transport = out.held(conn);
-        let cut = MemoryCut { held_bytes: memory_bytes, unread: age, limit_bytes: self.memory.max() };
+        let cut = MemoryReset { held_bytes: memory_bytes, unread: age, limit_bytes: self.memory.max() };
         self.cut(conn, Cut::Memory(cut), out);
         self.memory.transport_freed(in_transport);
         self.pressure.count_closed();

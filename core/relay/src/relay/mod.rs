@@ -22,7 +22,7 @@ mod replacing;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use spillway_batch::{Fresh, Scratch};
+use spillway_batch::{LinkRandomness, Scratch};
 use spillway_transport::{Conn, Time, Transport};
 
 use crate::admission::Admission;
@@ -190,8 +190,8 @@ impl Relay {
         &mut self.services[usize::from(index)]
     }
 
-    fn fresh(&mut self) -> Fresh {
-        Fresh::filled(|bytes| (self.random)(bytes))
+    fn fresh(&mut self) -> LinkRandomness {
+        LinkRandomness::filled(|bytes| (self.random)(bytes))
     }
 
     /// Whether a service can admit one more client. Does not check the client's address or the service's link.

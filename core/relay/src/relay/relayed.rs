@@ -92,7 +92,7 @@ impl Relay {
         };
         let (service, credit) = (client.service(), client.credit());
         if !client.is_own_address(address) {
-            return Err(Refusal::NotItsOwnAddress);
+            return Err(Refusal::ForeignAddress);
         }
         if !self.service(service).config().serves(server) {
             return Err(Refusal::OtherServer);
@@ -120,7 +120,7 @@ impl Relay {
             return;
         };
         let reason = match why {
-            Refusal::NotItsOwnAddress | Refusal::Address => RefuseReason::Forbidden,
+            Refusal::ForeignAddress | Refusal::Address => RefuseReason::Forbidden,
             Refusal::OtherServer => RefuseReason::UnknownServer,
             Refusal::LinkFull | Refusal::ClientsMax | Refusal::Memory => RefuseReason::Full,
             _ => RefuseReason::Unavailable,

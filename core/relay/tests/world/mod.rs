@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::{
-    AddressRules, Control, Encryption, Fresh, Kind, Limits, PolicyKind, Role, Scratch, ServerConfig,
+    AddressRules, Control, Encryption, Kind, Limits, LinkRandomness, PolicyKind, Role, Scratch, ServerConfig,
     ServerEvent, ServerLink,
 };
 use spillway_relay::{Config, Relay, ServiceConfig};
@@ -94,7 +94,7 @@ impl Transport for RecordingTransport {
         Ok(())
     }
 
-    fn spent_chunk(&mut self) -> Option<Chunk> {
+    fn take_recycled_chunk(&mut self) -> Option<Chunk> {
         None
     }
 
@@ -271,7 +271,7 @@ pub fn new_server(limits: Limits) -> ServerLink {
         Time(0),
         address(peer),
         address(local),
-        Fresh::from_random([9; Fresh::BYTES]),
+        LinkRandomness::from_random([9; LinkRandomness::BYTES]),
     )
 }
 

@@ -43,7 +43,7 @@ impl Binary {
                 match outstanding.first() {
                     Some(first) if first.shape == header.opcode => break first,
                     Some(first) if first.is_quiet => outstanding.forget_first(),
-                    _ => return Err(GaveUp::Unasked),
+                    _ => return Err(GaveUp::UnsolicitedReply),
                 }
             };
             // Statistics are several packets; one with an empty key or an error is the last.

@@ -47,5 +47,5 @@ pub(super) fn find(answer: Answer, outstanding: &mut Outstanding) -> Result<Opti
             }
         }
     }
-    Err(GaveUp::Unasked)
+    Err(GaveUp::UnsolicitedReply)
 }

@@ -45,7 +45,7 @@ impl Memcached {
         match self {
             Memcached::Unknown if bytes.is_empty() => Ok(()),
             // For example, a server with too many connections rejects this one before the first request.
-            Memcached::Unknown => Err(GaveUp::Unasked),
+            Memcached::Unknown => Err(GaveUp::UnsolicitedReply),
             Memcached::Text(text) => text.replies(bytes, outstanding, answered),
             Memcached::Binary(binary) => binary.replies(bytes, outstanding, answered),
         }

@@ -50,7 +50,7 @@ impl Redis {
     ) -> Result<(), GaveUp> {
         while self.replies.next(&mut bytes)? {
             if outstanding.first().is_none() {
-                return Err(GaveUp::Unasked);
+                return Err(GaveUp::UnsolicitedReply);
             }
             answered(outstanding.answered());
         }

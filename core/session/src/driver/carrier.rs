@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use spillway_auth::Fresh;
+use spillway_auth::LinkRandomness;
 use spillway_batch::{Control, Id, Limits, LinkError, OpenerEvent, OpenerLink, Scratch};
 use spillway_transport::{Chunk, Time};
 
@@ -17,7 +17,7 @@ const PENDING_BYTES_MAX: usize = 64 * 1024;
 
 /// Sees the control messages that a session sends, as an attacker on the path would, and may replay old ones. Simulators
 /// implement it; programs use `()`.
-pub trait Eavesdropper {
+pub trait Observer {
     /// The session sends this message.
     fn hears(&mut self, _said: &Control) {}
 
@@ -27,7 +27,7 @@ pub trait Eavesdropper {
     }
 }
 
-impl Eavesdropper for () {}
+impl Observer for () {}
 
 /// The chosen link port, and the link to it once the host's socket is connected.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl LinkCarrier {
         (!core::mem::replace(&mut self.is_opened, true)).then_some(&self.target)
     }
 
-    pub(super) fn connected(&mut self, now: Time, client: SocketAddr, fresh: Fresh) {
+    pub(super) fn connected(&mut self, now: Time, client: SocketAddr, fresh: LinkRandomness) {
         let link = OpenerLink::new(&self.target.opener(Limits::default()), now, fresh);
         self.line = Some(Line { link, client, id: None, unsent: Chunk::default() });
     }
@@ -118,7 +118,7 @@ impl LinkCarrier {
     }
 
     /// Fills a batch with the session's messages, the opening message first, unless a batch waits for the socket already.
-    pub(super) fn fill(&mut self, now: Time, session: &mut ClientSession, ear: &mut impl Eavesdropper) {
+    pub(super) fn fill(&mut self, now: Time, session: &mut ClientSession, ear: &mut impl Observer) {
         let Some(line) = self.line.as_mut().filter(|line| line.unsent.is_empty()) else { return };
         if line.id.is_none() && line.link.is_established() {
             let words = session.open(now, line.client, self.target.server);
@@ -171,13 +171,13 @@ impl LinkCarrier {
     }
 }
 
-/// A carrier whose control messages an [`Eavesdropper`] sees.
+/// A carrier whose control messages an [`Observer`] sees.
 struct Heard<'a, E> {
     carrier: OnOpenerLink<'a>,
     ear: &'a mut E,
 }
 
-impl<E: Eavesdropper> Carrier for Heard<'_, E> {
+impl<E: Observer> Carrier for Heard<'_, E> {
     fn data(&mut self, bytes: &[u8]) -> usize {
         self.carrier.data(bytes)
     }

@@ -4,12 +4,12 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use spillway_auth::Fresh;
+use spillway_auth::LinkRandomness;
 use spillway_batch::{CloseReason, ConsumedTooMuch, OpenerEvent, RefuseReason, Scratch};
 use spillway_transport::Time;
 use spillway_wire::session::SessionId;
 
-use super::carrier::{Eavesdropper, LinkCarrier};
+use super::carrier::{LinkCarrier, Observer};
 use super::event::{CarrierLoss, Events, Gone, SessionEnd, SessionEvent};
 use super::schedule::{GiveUp, Leaving, Schedule};
 use super::settings::SessionSettings;
@@ -166,7 +166,7 @@ impl<E> Driver<E> {
     }
 
     /// The socket is connected. `client`: the socket's local address; `fresh`: randomness for the link's handshake.
-    pub fn handle_connected(&mut self, now: Time, client: SocketAddr, fresh: Fresh) {
+    pub fn handle_connected(&mut self, now: Time, client: SocketAddr, fresh: LinkRandomness) {
         if let Some(carrier) = &mut self.carrier {
             carrier.connected(now, client, fresh);
         }
@@ -237,12 +237,12 @@ impl<E> Driver<E> {
     /// socket takes less than all.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Time) -> Option<&[u8]> {
-        self.poll_transmit_heard(now, &mut ())
+        self.poll_transmit_observed(now, &mut ())
     }
 
-    /// As [`poll_transmit`](Self::poll_transmit), with an [`Eavesdropper`].
+    /// As [`poll_transmit`](Self::poll_transmit), with an [`Observer`].
     #[must_use]
-    pub fn poll_transmit_heard(&mut self, now: Time, ear: &mut impl Eavesdropper) -> Option<&[u8]> {
+    pub fn poll_transmit_observed(&mut self, now: Time, ear: &mut impl Observer) -> Option<&[u8]> {
         let carrier = self.carrier.as_mut()?;
         carrier.fill(now, &mut self.session, ear);
         if self.session.is_attached() && self.session.awaits() {

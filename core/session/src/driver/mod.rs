@@ -15,7 +15,7 @@ mod schedule;
 mod settings;
 mod target;
 
-pub use carrier::Eavesdropper;
+pub use carrier::Observer;
 pub use event::{CarrierLoss, Gone, SessionEnd, SessionEvent};
 pub use jitter::Jitter;
 pub use machine::{Action, Driver};

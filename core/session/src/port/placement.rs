@@ -26,6 +26,6 @@ impl Placement {
 
     /// The *drain* for a session on a link of this role, if that is the wrong carrier.
     pub fn drains(self, role: Role) -> Option<Control> {
-        (self.word.wrong_role() == Some(role)).then_some(Control::Drain { deadline_ms: self.within_ms })
+        (self.word.forbidden_role() == Some(role)).then_some(Control::Drain { deadline_ms: self.within_ms })
     }
 }

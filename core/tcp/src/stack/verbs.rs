@@ -109,7 +109,7 @@ impl Transport for Stack {
         Ok(())
     }
 
-    fn spent_chunk(&mut self) -> Option<Chunk> {
+    fn take_recycled_chunk(&mut self) -> Option<Chunk> {
         self.spent.take()
     }
 

@@ -196,7 +196,7 @@ fn p4_chunks_keep_their_order_and_come_back_whole(rig: &mut dyn Rig) {
                 let bytes = stream(at, length);
                 assert_eq!(out.send(ours, &bytes), length, "room in an idle connection");
                 at += length as u64;
-                let mut chunk = out.spent_chunk().unwrap_or_default();
+                let mut chunk = out.take_recycled_chunk().unwrap_or_default();
                 assert!(chunk.is_empty(), "a spent chunk is empty");
                 chunk.buffer().extend_from_slice(&stream(at, length));
                 out.send_chunk(ours, chunk).expect("room in an idle connection");
@@ -207,7 +207,10 @@ fn p4_chunks_keep_their_order_and_come_back_whole(rig: &mut dyn Rig) {
         sent = next;
         rig.wait("bytes and chunks in order", Accepting, |probe| probe.received(theirs) == sent);
     }
-    assert!(rig.on(Connecting, |_, out| out.spent_chunk().is_some()), "spent chunks are returned for reuse");
+    assert!(
+        rig.on(Connecting, |_, out| out.take_recycled_chunk().is_some()),
+        "spent chunks are returned for reuse"
+    );
 }
 
 fn p5_finish_delivers_what_was_taken(rig: &mut dyn Rig) {
@@ -357,7 +360,7 @@ fn p9_methods_do_not_call_back(rig: &mut dyn Rig) {
                 out.release(conn, 10);
                 out.set_listening(0, false);
                 probe.abort(refused, out);
-                let _ = (out.room(conn), out.queued(conn), out.spent_chunk());
+                let _ = (out.room(conn), out.queued(conn), out.take_recycled_chunk());
             }
             Seen::Data { .. } => out.finish(conn),
             _ => {}

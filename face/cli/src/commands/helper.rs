@@ -166,7 +166,7 @@ impl Args {
     fn source(mut self) -> Source {
         if self.config.is_none() && self.status_socket.is_none() {
             // Chosen once, not at each reload: by then this helper itself uses the socket.
-            self.status_socket = spillway_daemon::free_usual_socket("helper");
+            self.status_socket = spillway_daemon::free_default_socket("helper");
         }
         match self.config.clone() {
             Some(path) => Box::new(move || read_file(&path, true).map_err(|problems| problems.to_string())),

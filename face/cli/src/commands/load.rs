@@ -11,9 +11,11 @@ use std::time::Duration;
 use clap::ValueEnum;
 use spillway_batch::Encryption;
 use spillway_load::arrivals::Spacing;
-use spillway_load::config::{Assignment, Config, Fill, Helpers, Loop, SelfRelief, Sessions, Speech};
+use spillway_load::config::{
+    Assignment, Config, Fill, Helpers, Loop, PolicySettings, ProtocolKind, Sessions,
+};
 use spillway_load::control::Order;
-use spillway_load::{Error, Report, Surroundings, failed, output};
+use spillway_load::{Error, Report, RunIo, failed, output};
 use spillway_values::{parse_duration, server_address};
 
 /// Generate load and verify every reply
@@ -197,7 +199,7 @@ fn load(args: Args) -> Result<bool, Error> {
         }
         None => None,
     };
-    let surroundings = Surroundings {
+    let surroundings = RunIo {
         control: match args.control {
             Some(Control::Stdin) => {
                 let input = io::stdin().as_fd().try_clone_to_owned();
@@ -265,12 +267,12 @@ fn config(args: Args) -> Result<Config, Error> {
         sessions: args.sessions.then_some(Sessions {
             link: args.link,
             standby: args.standby,
-            relief: args.relief.then_some(SelfRelief { group: args.group, asked: args.asked }),
+            relief: args.relief.then_some(PolicySettings { group: args.group, asked: args.asked }),
         }),
         speech: match args.protocol {
-            Protocol::Memcached => Speech::Memcached,
-            Protocol::Redis => Speech::Redis,
-            Protocol::Echo => Speech::Echo,
+            Protocol::Memcached => ProtocolKind::Memcached,
+            Protocol::Redis => ProtocolKind::Redis,
+            Protocol::Echo => ProtocolKind::Echo,
         },
         connections: args.connections,
         threads: args.threads,

@@ -145,7 +145,7 @@ fn override_at_socket(args: &Args, socket: &Path) -> Result<Outcome, AskError> {
 fn misplaced_clients(args: &Args, socket: &Path) -> Result<u64, AskError> {
     let status: Value = ask(socket, &Request::Status {})?;
     if status["kind"] == "sidecar" {
-        let wrong = match args.word.wrong_role() {
+        let wrong = match args.word.forbidden_role() {
             None => return Ok(0),
             Some(Role::Client) => "direct",
             Some(Role::Helper) => "helped",
@@ -194,7 +194,7 @@ fn await_fewer<E>(mut count: impl FnMut() -> Result<u64, E>) -> Result<u64, E> {
 
 /// Virtual connections on links of the role that the override forbids.
 fn misplaced_connections(word: Override, page: &ServerPage) -> std::io::Result<u64> {
-    let Some(wrong) = word.wrong_role() else { return Ok(0) };
+    let Some(wrong) = word.forbidden_role() else { return Ok(0) };
     let status = page.status()?;
     // The state of an authenticated link is its peer's role.
     Ok(status.links.iter().filter(|link| link.state == wrong.to_string()).map(|link| link.connections).sum())

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde_json::json;
-use spillway_helper::control::{Changed, Request, ask};
+use spillway_helper::control::{ReloadOutcome, Request, ask};
 
 use super::output::Report;
 use super::sockets;
@@ -26,7 +26,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let socket = args.socket.clone().unwrap_or_else(sockets::helper);
-    let changed = match ask::<Changed>(&socket, &Request::Reload {}) {
+    let changed = match ask::<ReloadOutcome>(&socket, &Request::Reload {}) {
         Ok(changed) => changed,
         Err(error) => {
             let why =

@@ -190,11 +190,16 @@ pub(crate) fn refusals(status: &ServerStatus) -> impl Iterator<Item = (&'static 
 
 fn is_refusal(counter: Counter) -> bool {
     use Counter::{
-        ConnectionsTaken, LinksEnded, LinksTaken, LogLinesDropped, SessionsReleased, SessionsResumed,
+        ConnectionsAccepted, LinksAccepted, LinksEnded, LogLinesDropped, SessionsReleased, SessionsResumed,
     };
     !matches!(
         counter,
-        LinksTaken | LinksEnded | ConnectionsTaken | SessionsResumed | SessionsReleased | LogLinesDropped
+        LinksAccepted
+            | LinksEnded
+            | ConnectionsAccepted
+            | SessionsResumed
+            | SessionsReleased
+            | LogLinesDropped
     )
 }
 

@@ -243,7 +243,7 @@ impl Args {
             max_memory: self.max_memory,
             drain_deadline: self.drain_deadline,
             admin_group: self.admin_group,
-            socket: self.status_socket.or_else(|| spillway_daemon::free_usual_socket("sidecar")),
+            socket: self.status_socket.or_else(|| spillway_daemon::free_default_socket("sidecar")),
             metrics: self.metrics.as_deref().map(listen_address).transpose()?,
             encryption,
             ..Settings::new(server, key)

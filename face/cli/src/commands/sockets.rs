@@ -10,11 +10,11 @@ const UNIT_SOCKET: &str = "status.sock";
 /// Admin sockets in the runtime directories of services and of this user, sorted. May include sockets of killed
 /// daemons.
 pub(crate) fn all() -> Vec<PathBuf> {
-    spillway_daemon::usual_directories().iter().filter_map(|own| own.parent()).flat_map(below).collect()
+    spillway_daemon::default_directories().iter().filter_map(|own| own.parent()).flat_map(below).collect()
 }
 
 pub(crate) fn helper() -> PathBuf {
-    spillway_daemon::find_usual_socket("helper")
+    spillway_daemon::find_default_socket("helper")
 }
 
 fn below(run: &Path) -> Vec<PathBuf> {

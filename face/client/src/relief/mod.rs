@@ -192,7 +192,7 @@ impl Relief {
                 self.activation.carried(time, member, carrier);
             }
             SessionEvent::CarrierLost { why: CarrierLoss::SentAway, .. } => {
-                self.activation.asked_elsewhere(time, member);
+                self.activation.release_requested(time, member);
             }
             SessionEvent::CarrierLost { .. } | SessionEvent::Accepted | SessionEvent::Room => return,
         }

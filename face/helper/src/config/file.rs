@@ -119,7 +119,7 @@ impl Reader<'_> {
     fn config(&mut self, file: &File) -> HelperConfig {
         let helper = &file.helper;
         let default = HelperConfig::new(Vec::new());
-        let socket = self.path(&helper.socket).unwrap_or_else(crate::usual_socket);
+        let socket = self.path(&helper.socket).unwrap_or_else(crate::default_socket);
         let mut config = HelperConfig {
             name: self.name(&helper.name).unwrap_or(default.name),
             engine: self.engine(&helper.engine),

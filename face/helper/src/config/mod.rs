@@ -14,7 +14,7 @@ use std::time::Duration;
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::{AddressRange, PolicyKind, Role};
 use spillway_daemon::AdminGroup;
-use spillway_discovery::{EtcdAccess, EtcdFiles, EtcdPlace};
+use spillway_discovery::{EtcdAccess, EtcdFiles, EtcdPrefix};
 
 pub use file::{Reading, host_name, read_file, read_text};
 pub use problem::{Problem, Problems};
@@ -148,7 +148,7 @@ impl HelperConfig {
                 && service.register.is_some()
             {
                 let services = [other.name.clone(), service.name.clone()];
-                return Err(StartError::SamePlace { services });
+                return Err(StartError::SamePrefix { services });
             }
             for address in service.listen.iter().chain(&service.link_listen) {
                 if address.port() != 0 && listens.contains(address) {
@@ -212,7 +212,7 @@ pub fn default_max_delay(sla: Option<Duration>) -> Duration {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Register {
     /// Prefix of the key; the helper's name follows it.
-    pub place: EtcdPlace,
+    pub place: EtcdPrefix,
     /// Certificates and user for etcd.
     pub access: EtcdAccess,
     /// The address that library clients connect to.

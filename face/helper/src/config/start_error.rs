@@ -27,7 +27,7 @@ pub enum StartError {
     /// This service requires encryption, and a key is missing.
     EncryptionWithoutKey(String),
     /// Two services have the same prefix in etcd: clients of one would find the other.
-    SamePlace {
+    SamePrefix {
         /// Names of the services.
         services: [String; 2],
     },
@@ -68,7 +68,7 @@ impl fmt::Display for StartError {
                 "service {service} requires encryption, and links without a key are not encrypted: give --key FILE \
                  (key_files), and --client-key FILE (client_key_files) if library clients connect"
             ),
-            StartError::SamePlace { services: [one, other] } => write!(
+            StartError::SamePrefix { services: [one, other] } => write!(
                 f,
                 "services {one} and {other} are registered under one prefix, where clients of one would find \
                  the other: give each its own (register)"

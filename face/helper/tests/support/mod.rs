@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use spillway_auth::{Key, KeyRing};
-use spillway_batch::{Fresh, Id, Limits, Role, Scratch, ServerConfig, ServerEvent, ServerLink};
+use spillway_batch::{Id, Limits, LinkRandomness, Role, Scratch, ServerConfig, ServerEvent, ServerLink};
 use spillway_net::{Clock, Config, Context, Listeners, Remote};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
@@ -148,7 +148,7 @@ impl Application for LinkEcho {
                     now,
                     peer,
                     self.local,
-                    Fresh::from_random([self.nonces; Fresh::BYTES]),
+                    LinkRandomness::from_random([self.nonces; LinkRandomness::BYTES]),
                 );
                 self.links.insert(conn, link);
                 out.grant(conn, LINK_GRANT);

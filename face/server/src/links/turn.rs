@@ -99,14 +99,14 @@ impl Links {
         if self.table.len() - self.lost.len() >= self.links_max {
             // Drop a link that has not authenticated yet, if there is one, for the new link.
             let Some(victim) = self.unauthenticated.evict(time) else { return refuse(&link) };
-            self.lose(victim, LinkEnd::Crowded);
+            self.lose(victim, LinkEnd::Evicted);
         }
         let Some(link) = self.table.insert(link) else { return };
         self.forget_settled_handshakes();
         self.handshakes.push_back((now + limits.handshake_timeout, link));
         self.touched.push(link);
         if let Some(victim) = self.unauthenticated.begin(time, peer.ip(), link) {
-            self.lose(victim, LinkEnd::Crowded);
+            self.lose(victim, LinkEnd::Evicted);
         }
         self.read_first(time, link);
     }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use spillway_auth::Key;
 use spillway_batch::{
-    CloseReason, Control, Encryption, Fresh, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind,
-    RefuseReason, Role, Scratch,
+    CloseReason, Control, Encryption, Id, Limits, LinkRandomness, OpenerConfig, OpenerEvent, OpenerLink,
+    PolicyKind, RefuseReason, Role, Scratch,
 };
 use spillway_transport::{Chunk, Time};
 
@@ -83,11 +83,11 @@ impl Driver {
         let limits = Limits { handshake_timeout: Duration::from_secs(60), ..Limits::default() };
         let policy = PolicyKind::Fixed { delay: Duration::ZERO, bytes: 0 };
         let config = OpenerConfig { role, key, limits, policy, encryption: Encryption::Preferred };
-        let mut random = [0; Fresh::BYTES];
+        let mut random = [0; LinkRandomness::BYTES];
         getrandom::fill(&mut random).map_err(|error| error.to_string())?;
         Ok(Driver {
             stream,
-            link: OpenerLink::new(&config, Time::ZERO, Fresh::from_random(random)),
+            link: OpenerLink::new(&config, Time::ZERO, LinkRandomness::from_random(random)),
             connections: HashMap::new(),
             established: false,
             lost: None,

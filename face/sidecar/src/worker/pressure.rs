@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-use spillway_policy::memory::MemoryCut;
+use spillway_policy::memory::MemoryReset;
 use tracing::{info, warn};
 
 use super::Worker;
@@ -89,7 +89,7 @@ impl Worker {
         let Entry::Open(pair) = self.table.get(index) else { return };
         let client = pair.client_text();
         let Holding { bytes, age } = holding;
-        let cut = MemoryCut { held_bytes: bytes, unread: age, limit_bytes: self.memory.max() };
+        let cut = MemoryReset { held_bytes: bytes, unread: age, limit_bytes: self.memory.max() };
         self.pressure.closed_total += 1;
         if let Some(left_out) = self.pressure.closed.count(now, CLOSED_INTERVAL) {
             warn!(%client, reason = "memory", left_out, "client reset: {cut}");

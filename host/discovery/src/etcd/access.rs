@@ -15,7 +15,7 @@ use spillway_keys::{SecretFileError, read_secret_file};
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use zeroize::Zeroizing;
 
-use crate::EtcdPlace;
+use crate::EtcdPrefix;
 
 /// Five times the bundle of all public authorities.
 const CERTIFICATES_BYTES_MAX: usize = 1 << 20;
@@ -96,7 +96,7 @@ impl std::error::Error for AccessError {}
 
 impl EtcdAccess {
     /// Reads and checks the files for the etcd at `place`, each by itself and together with the endpoints' schemes.
-    pub fn read(files: &EtcdFiles, place: &EtcdPlace) -> Result<EtcdAccess, AccessError> {
+    pub fn read(files: &EtcdFiles, place: &EtcdPrefix) -> Result<EtcdAccess, AccessError> {
         check(files, place)?;
         let certificates = |path: &Option<PathBuf>| path.as_deref().map_or(Ok(Vec::new()), read_certificates);
         let secret = |path: &Path, bytes_max| read_secret_file(path, bytes_max).map_err(AccessError::Secret);
@@ -151,7 +151,7 @@ impl fmt::Debug for EtcdAccess {
     }
 }
 
-fn check(files: &EtcdFiles, place: &EtcdPlace) -> Result<(), AccessError> {
+fn check(files: &EtcdFiles, place: &EtcdPrefix) -> Result<(), AccessError> {
     let (any_http, any_https) = (place.has_scheme("http"), place.has_scheme("https"));
     let wrong = [
         (

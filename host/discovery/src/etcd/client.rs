@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use super::access::EtcdAccess;
 use super::messages::{Login, Refusal, Streamed, Token};
-use crate::EtcdPlace;
+use crate::EtcdPrefix;
 
 /// Maximal size of an answer's body. A list of `HELPERS_MAX` helpers takes less.
 const BODY_BYTES_MAX: u64 = 8 << 20;
@@ -87,7 +87,7 @@ pub(crate) struct Client {
 
 impl Client {
     /// `timeout` bounds one member's answer. Begins with a random member, so that requests are spread over all.
-    pub(crate) fn new(place: &EtcdPlace, access: &EtcdAccess, timeout: Duration) -> Client {
+    pub(crate) fn new(place: &EtcdPrefix, access: &EtcdAccess, timeout: Duration) -> Client {
         let mut any = [0; 2];
         // Without random bytes the first member is used.
         let _ = getrandom::fill(&mut any);

@@ -11,12 +11,12 @@ use super::messages::{KeyValue, Range, Registered, encoded};
 use crate::settings::Settings;
 use crate::stop::{Stop, spread};
 use crate::updates::Sender;
-use crate::{Entry, EtcdPlace, HELPERS_MAX, Notice, is_target};
+use crate::{Entry, EtcdPrefix, HELPERS_MAX, Notice, is_target};
 
 const NAME_BYTES_MAX: usize = 128;
 const VALUE_BYTES_MAX: usize = 1024;
 
-pub(crate) fn poll(place: &EtcdPlace, client: Client, settings: &Settings, stop: &Stop, sender: &Sender) {
+pub(crate) fn poll(place: &EtcdPrefix, client: Client, settings: &Settings, stop: &Stop, sender: &Sender) {
     let mut poller = Poller::new(place, client, settings, sender);
     let source = place.to_string();
     loop {
@@ -56,7 +56,7 @@ struct Poller<'a> {
 }
 
 impl<'a> Poller<'a> {
-    fn new(place: &EtcdPlace, client: Client, settings: &Settings, sender: &'a Sender) -> Poller<'a> {
+    fn new(place: &EtcdPrefix, client: Client, settings: &Settings, sender: &'a Sender) -> Poller<'a> {
         Poller {
             prefix: place.prefix.clone(),
             client,

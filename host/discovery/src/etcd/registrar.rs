@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::access::EtcdAccess;
 use super::client::{Client, Failed};
 use super::messages::{Lease, Registered, Transaction, encoded};
-use crate::EtcdPlace;
+use crate::EtcdPrefix;
 use crate::stop::start_thread;
 use crate::stop::{Running, Stop, running, spread};
 
@@ -25,7 +25,7 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
     /// The cluster and the prefix.
-    pub place: EtcdPlace,
+    pub place: EtcdPrefix,
     /// Credentials for etcd.
     pub access: EtcdAccess,
     /// The helper's name: the key's last part. An existing key of this name is overwritten.
@@ -41,7 +41,7 @@ pub struct Registration {
 impl Registration {
     /// A registration with a `ttl` of 10 s and this program's version.
     pub fn new(
-        place: EtcdPlace,
+        place: EtcdPrefix,
         access: EtcdAccess,
         name: impl Into<String>,
         link: SocketAddr,

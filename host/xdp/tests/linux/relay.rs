@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, ipproto, socket_with};
 use spillway_auth::{Key as LinkKey, KeyRing};
 use spillway_batch::{
-    CloseReason, Fresh, PolicyKind, Role as LinkRole, Scratch, ServerConfig, ServerEvent, ServerLink,
+    CloseReason, LinkRandomness, PolicyKind, Role as LinkRole, Scratch, ServerConfig, ServerEvent, ServerLink,
 };
 use spillway_relay::{Config, Relay, ServiceConfig};
 use spillway_tcp::{Listener, Settings};
@@ -61,8 +61,13 @@ impl Server {
         ring.accept(LinkRole::Helper, link_key());
         let config = Arc::new(ServerConfig { ring, ..ServerConfig::default() });
         let (mut stream, peer) = listener.accept().unwrap();
-        let mut link =
-            ServerLink::new(config, Time(1), peer, self.address, Fresh::from_random([8; Fresh::BYTES]));
+        let mut link = ServerLink::new(
+            config,
+            Time(1),
+            peer,
+            self.address,
+            LinkRandomness::from_random([8; LinkRandomness::BYTES]),
+        );
         let mut buffer = vec![0; 256 * 1024];
         let mut replies = BTreeMap::new();
         loop {

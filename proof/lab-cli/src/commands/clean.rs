@@ -11,7 +11,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let cleaned = if args.force { spillway_lab::clean_everything() } else { spillway_lab::clean() };
+    let cleaned = if args.force { spillway_lab::clean_all_runs() } else { spillway_lab::clean() };
     match cleaned {
         Ok(report) => {
             println!("{report}");

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::surroundings::Surroundings;
+use super::surroundings::RunIo;
 use super::workers::{WORKER_FAILED, WorkerHandle};
 use crate::clock::{Clock, cpu_ns, monotonic_ns};
 use crate::config::{Config, Loop};
@@ -48,7 +48,7 @@ pub(super) struct Steering<'a> {
 impl<'a> Steering<'a> {
     pub fn new(
         config: &'a Config,
-        surroundings: Surroundings,
+        surroundings: RunIo,
         signals: Option<Signals>,
         steering_wake: Arc<OwnedFd>,
         workers: Vec<WorkerHandle>,

@@ -3,7 +3,7 @@ use std::os::fd::OwnedFd;
 
 /// Inputs and outputs of a run, all optional.
 #[derive(Default)]
-pub struct Surroundings {
+pub struct RunIo {
     /// Source of command lines for [`crate::control::Command::parse`]. Its end does not end the run.
     pub control: Option<OwnedFd>,
     /// Output of [`crate::report::Event`]s, one JSON line each.

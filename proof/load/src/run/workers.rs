@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use crate::config::{Config, Speech};
+use crate::config::{Config, ProtocolKind};
 use crate::error::Error;
 use crate::keys::Keys;
 use crate::protocol::Protocol;
@@ -70,15 +70,15 @@ pub(super) fn start_workers(
                 steering_wake: steering_wake.clone(),
             };
             let thread = match config.speech {
-                Speech::Memcached => {
+                ProtocolKind::Memcached => {
                     let protocol: Memcached = store(config, &keys, index);
                     spawn(index, Worker::new(setup, protocol)?)
                 }
-                Speech::Redis => {
+                ProtocolKind::Redis => {
                     let protocol: Redis = store(config, &keys, index);
                     spawn(index, Worker::new(setup, protocol)?)
                 }
-                Speech::Echo => {
+                ProtocolKind::Echo => {
                     let seed = mix(config.seed) ^ mix(u64::from(config.share.0) << 32 | u64::from(index));
                     spawn(index, Worker::new(setup, Echo::new(seed, config.value_size))?)
                 }

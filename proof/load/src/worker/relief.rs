@@ -11,7 +11,7 @@ use spillway_client::{Override, Relief, ReliefSettings};
 use super::Worker;
 use super::connection::State;
 use super::group::Group;
-use crate::config::SelfRelief;
+use crate::config::PolicySettings;
 use crate::error::Error;
 use crate::protocol::Protocol;
 
@@ -26,7 +26,7 @@ impl<P: Protocol> Worker<P> {
     pub(super) fn make_groups(&mut self) -> Result<(), Error> {
         let config = self.setup.config.clone();
         let Some((link_port, self_relief)) = config.self_relief() else { return Ok(()) };
-        let SelfRelief { group, asked } = self_relief;
+        let PolicySettings { group, asked } = self_relief;
         for number in 0..self.connections.len().div_ceil(group as usize) {
             let server = config.helpers.target(link_port);
             let settings = ReliefSettings {

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use spillway_load::report::{Event, Report};
-use spillway_load::{Config, Surroundings};
+use spillway_load::{Config, RunIo};
 
 /// Long enough for any machine: tests wait for conditions.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
@@ -139,10 +139,10 @@ impl ControlledRun {
     pub fn start(config: &Config) -> ControlledRun {
         let (control, run_control) = UnixStream::pair().unwrap();
         let lines = Lines::default();
-        let surroundings = Surroundings {
+        let surroundings = RunIo {
             control: Some(run_control.into()),
             events: Some(Box::new(lines.clone())),
-            ..Surroundings::default()
+            ..RunIo::default()
         };
         let config = config.clone();
         let run = std::thread::spawn(move || spillway_load::run(&config, surroundings).unwrap());
@@ -182,5 +182,5 @@ pub fn config(server: SocketAddr) -> Config {
 }
 
 pub fn run(config: &Config) -> Report {
-    spillway_load::run(config, Surroundings::default()).unwrap()
+    spillway_load::run(config, RunIo::default()).unwrap()
 }

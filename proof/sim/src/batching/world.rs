@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use spillway_auth::KeyRing;
 use spillway_batch::{
-    Encryption, Fresh, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role, ServerConfig,
-    ServerEvent, ServerLink,
+    Encryption, Id, Limits, LinkRandomness, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role,
+    ServerConfig, ServerEvent, ServerLink,
 };
 use spillway_transport::Time;
 
@@ -113,8 +113,8 @@ pub fn play(course: &Course, policy: PolicyKind, setting: &Setting, seed: u64) -
 }
 
 /// Batches are not encrypted here: the model's costs replace the cost of encryption.
-fn fresh(first: u8) -> Fresh {
-    Fresh::from_random([first; Fresh::BYTES])
+fn fresh(first: u8) -> LinkRandomness {
+    LinkRandomness::from_random([first; LinkRandomness::BYTES])
 }
 
 impl<'a> World<'a> {

@@ -22,4 +22,4 @@ mod run;
 mod server;
 mod world;
 
-pub use run::{Report, run, run_loudly};
+pub use run::{Report, run, run_with_trace};

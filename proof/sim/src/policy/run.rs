@@ -52,7 +52,7 @@ pub fn run(seed: u64, canary: Option<Canary>) -> Report {
 }
 
 /// Like [`run`]; returns the log of decisions, too.
-pub fn run_loudly(seed: u64, canary: Option<Canary>) -> (Report, Vec<String>) {
+pub fn run_with_trace(seed: u64, canary: Option<Canary>) -> (Report, Vec<String>) {
     run_world(seed, canary, true)
 }
 

@@ -426,7 +426,7 @@ impl World {
     fn send_back(&mut self, index: u32) {
         let connection = &self.connections[index as usize];
         let (member, process) = (connection.member, connection.process);
-        self.processes[process as usize].activation.asked_elsewhere(self.now, member);
+        self.processes[process as usize].activation.release_requested(self.now, member);
         self.drive(process);
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use spillway_auth::Key;
 use spillway_batch::{
-    CloseReason, Encryption, Fresh, Id, Limits, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Role,
-    Scratch,
+    CloseReason, Encryption, Id, Limits, LinkRandomness, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind,
+    Role, Scratch,
 };
 use spillway_transport::{Application, Conn, Event, Time, Transport, Unsent};
 
@@ -81,7 +81,7 @@ impl Library {
     }
 
     fn opened(&mut self, now: Time, conn: Conn, address: SocketAddr) {
-        let fresh = Fresh::filled(|bytes| self.rng.fill(bytes));
+        let fresh = LinkRandomness::filled(|bytes| self.rng.fill(bytes));
         let window_bytes = self.rng.pick(&[1000, 64 << 10, 256 << 10]);
         let config = OpenerConfig {
             role: Role::Client,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_batch::{
-    CloseReason, Encryption, Fresh, Id, LinkError, RefuseReason, Scratch, ServerConfig, ServerEvent,
+    CloseReason, Encryption, Id, LinkError, LinkRandomness, RefuseReason, Scratch, ServerConfig, ServerEvent,
     ServerLink,
 };
 use spillway_transport::{Application, Chunk, Conn, Event, Time, Transport};
@@ -363,7 +363,7 @@ impl Server {
                 break;
             }
         }
-        if let Some(spent) = out.spent_chunk() {
+        if let Some(spent) = out.take_recycled_chunk() {
             link.end.recycle(spent);
         }
         if link.end.may_read() {
@@ -390,7 +390,7 @@ impl Application for Server {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         match event {
             Event::Opened { peer, .. } => {
-                let fresh = Fresh::filled(|bytes| self.rng.fill(bytes));
+                let fresh = LinkRandomness::filled(|bytes| self.rng.fill(bytes));
                 let end = ServerLink::new(self.config.clone(), now, peer, self.local, fresh);
                 let link = Link {
                     end,

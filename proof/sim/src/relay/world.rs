@@ -193,7 +193,7 @@ impl World {
             let has_been_full = clients.max(*before) * 2 >= self.config.relay.clients_max;
             *before = clients;
             while let Some(notice) = relay.poll_notice() {
-                if let Notice::ClientCut { client, why: Cut::Memory(_), .. } = notice
+                if let Notice::ClientReset { client, why: Cut::Memory(_), .. } = notice
                     && client.ip() == ip(PLAIN)
                 {
                     self.oracle.borrow_mut().closed_for_memory(client);

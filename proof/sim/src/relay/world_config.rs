@@ -100,18 +100,18 @@ pub(crate) fn drawn(
 pub(crate) fn is_suspicious(notice: Notice, config: &WorldConfig, has_been_full: bool) -> bool {
     let bounds = config.unauthenticated;
     match notice {
-        Notice::ClientCut { client, .. } | Notice::ClientRefused { client, .. } if is_attacker(client) => {
+        Notice::ClientReset { client, .. } | Notice::ClientRefused { client, .. } if is_attacker(client) => {
             false
         }
         Notice::LinkDown { why: LinkDown::Link(_), .. } if config.is_altered => false,
         Notice::LinkDown { why: LinkDown::Link(error), .. } => error != LinkError::HandshakeTimeout,
-        Notice::ClientCut { why, .. } => !matches!(why, Cut::Memory(_)),
+        Notice::ClientReset { why, .. } => !matches!(why, Cut::Memory(_)),
         Notice::ClientRefused { why: Refusal::Handshake(error), .. } => error != LinkError::HandshakeTimeout,
         // An attack is too small to reach the shipped bounds. A full helper closes unauthenticated clients for new
         // ones.
-        Notice::ClientRefused { why: Refusal::Crowded, .. } => bounds == Bounds::DEFAULT && !has_been_full,
+        Notice::ClientRefused { why: Refusal::Evicted, .. } => bounds == Bounds::DEFAULT && !has_been_full,
         Notice::ClientRefused { why, .. } => {
-            matches!(why, Refusal::Address | Refusal::NotItsOwnAddress | Refusal::OtherServer)
+            matches!(why, Refusal::Address | Refusal::ForeignAddress | Refusal::OtherServer)
         }
         _ => false,
     }

@@ -116,7 +116,7 @@ impl Canary {
     }
 
     /// Whether no other check detects the fault.
-    pub fn is_seen_by_one(self) -> bool {
+    pub fn is_detected_by_one_check(self) -> bool {
         !matches!(self, Canary::DeliverOld | Canary::DropPiece | Canary::RepeatPiece)
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use spillway_auth::Fresh;
+use spillway_auth::LinkRandomness;
 use spillway_batch::{Control, OpenerEvent, Scratch};
-use spillway_session::{CarrierLoss, Driver, Eavesdropper, Patience, SessionEvent};
+use spillway_session::{CarrierLoss, Driver, Observer, Patience, SessionEvent};
 use spillway_transport::{Conn, LostReason, Time, Transport};
 use spillway_wire::session::SessionId;
 
@@ -51,7 +51,7 @@ struct Tap<'a, 'b> {
     environment: &'a mut Environment<'b>,
 }
 
-impl Eavesdropper for Tap<'_, '_> {
+impl Observer for Tap<'_, '_> {
     fn hears(&mut self, control: &Control) {
         let epoch = match control {
             Control::Reconnect(reconnect) => Some(reconnect.opening.epoch),
@@ -71,7 +71,7 @@ impl Eavesdropper for Tap<'_, '_> {
     fn repeats(&mut self) -> Option<Control> {
         let copies = self.environment.copies?.borrow();
         let is_replayed = self.environment.rng.chance(1, 32);
-        is_replayed.then(|| copies.from_client(self.session, self.environment.rng)).flatten()
+        is_replayed.then(|| copies.client_copy(self.session, self.environment.rng)).flatten()
     }
 }
 
@@ -136,7 +136,7 @@ impl Client {
                 return self.receive_replayed_answer(client_now, event, environment);
             }
             if environment.rng.chance(1, 16)
-                && let Some(copy) = copies.borrow().from_server(session, environment.rng)
+                && let Some(copy) = copies.borrow().server_copy(session, environment.rng)
             {
                 let event = OpenerEvent::RelayedControl { id, control: copy };
                 self.receive_replay(client_now, event, environment);
@@ -245,7 +245,11 @@ impl Client {
     pub(crate) fn connected(&mut self, client_now: Time, address: std::net::SocketAddr, rng: &mut Rng) {
         if let Some(socket) = &mut self.socket {
             socket.is_connected = true;
-            self.driver.handle_connected(client_now, address, Fresh::filled(|bytes| rng.fill(bytes)));
+            self.driver.handle_connected(
+                client_now,
+                address,
+                LinkRandomness::filled(|bytes| rng.fill(bytes)),
+            );
         }
     }
 
@@ -261,7 +265,7 @@ impl Client {
             return;
         };
         let mut tap = Tap { session: self.driver.id(), environment };
-        while let Some(bytes) = self.driver.poll_transmit_heard(client_now, &mut tap) {
+        while let Some(bytes) = self.driver.poll_transmit_observed(client_now, &mut tap) {
             let wanted = bytes.len();
             let taken = out.send(conn, bytes);
             self.driver.sent(taken);

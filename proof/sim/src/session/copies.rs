@@ -80,11 +80,11 @@ impl Copies {
         Some(rng.pick(&own))
     }
 
-    pub(crate) fn from_client(&self, id: SessionId, rng: &mut Rng) -> Option<Control> {
+    pub(crate) fn client_copy(&self, id: SessionId, rng: &mut Rng) -> Option<Control> {
         any_of(&self.to_server, id, rng)
     }
 
-    pub(crate) fn from_server(&self, id: SessionId, rng: &mut Rng) -> Option<Control> {
+    pub(crate) fn server_copy(&self, id: SessionId, rng: &mut Rng) -> Option<Control> {
         any_of(&self.to_client, id, rng)
     }
 }

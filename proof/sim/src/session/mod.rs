@@ -28,4 +28,4 @@ mod run;
 mod server;
 mod world_config;
 
-pub use run::{Report, run, run_blindly};
+pub use run::{Report, run, run_without_check};

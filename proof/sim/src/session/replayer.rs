@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use spillway_auth::Key;
 use spillway_batch::{
-    CloseReason, Control, Encryption, Fresh, Id, Limits, LinkError, OpenerConfig, OpenerEvent, OpenerLink,
-    PolicyKind, Role, Scratch,
+    CloseReason, Control, Encryption, Id, Limits, LinkError, LinkRandomness, OpenerConfig, OpenerEvent,
+    OpenerLink, PolicyKind, Role, Scratch,
 };
 use spillway_transport::{Application, Conn, Event, Time, Transport, Unsent};
 use spillway_wire::session::SessionId;
@@ -88,7 +88,7 @@ impl Replayer {
             // A control message behind the replayed opening message, which may have been refused.
             0 if !link.replays.is_empty() => {
                 let replay = &link.replays[self.rng.below(link.replays.len() as u64) as usize];
-                if let Some(control) = copies.from_client(replay.session, &mut self.rng)
+                if let Some(control) = copies.client_copy(replay.session, &mut self.rng)
                     && !replay.is_closing
                 {
                     end.relay_control(replay.id, control);
@@ -168,7 +168,7 @@ impl Application for Replayer {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         match event {
             Event::Opened { .. } => {
-                let fresh = Fresh::filled(|bytes| self.rng.fill(bytes));
+                let fresh = LinkRandomness::filled(|bytes| self.rng.fill(bytes));
                 let config = OpenerConfig {
                     role: Role::Helper,
                     key: self.key.clone(),

@@ -47,11 +47,11 @@ const PROGRESS_WITHIN: Duration = Duration::from_secs(180);
 
 /// Runs a world from a seed: `steps` of storm, then calm.
 pub fn run(seed: u64, steps: u64, canary: Option<Canary>) -> Report {
-    run_blindly(seed, steps, canary, None)
+    run_without_check(seed, steps, canary, None)
 }
 
 /// Like [`run`], with the check `blind` off.
-pub fn run_blindly(seed: u64, steps: u64, canary: Option<Canary>, blind: Option<Check>) -> Report {
+pub fn run_without_check(seed: u64, steps: u64, canary: Option<Canary>, blind: Option<Check>) -> Report {
     let mut world = World::new(seed, canary, blind);
     let taken = storm_and_calm(&mut world, steps, PROGRESS_WITHIN);
     world.finish();

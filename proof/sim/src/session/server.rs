@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_batch::unauthenticated::Bounds;
-use spillway_batch::{CloseReason, Control, Fresh, Id, ServerConfig, ServerLink, Unauthenticated};
+use spillway_batch::{CloseReason, Control, Id, LinkRandomness, ServerConfig, ServerLink, Unauthenticated};
 use spillway_session::{Expired, OnServerLink, Placement, Port, SessionHandle, TableLimits};
 use spillway_transport::{Application, Conn, Event, Time, Transport, Unsent};
 use spillway_wire::session::{Resumed, SessionId};
@@ -350,7 +350,7 @@ impl Application for Server {
     fn handle<T: Transport>(&mut self, now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         match event {
             Event::Opened { peer, .. } => {
-                let fresh = Fresh::filled(|bytes| self.rng.fill(bytes));
+                let fresh = LinkRandomness::filled(|bytes| self.rng.fill(bytes));
                 let end = ServerLink::new(self.config.clone(), now, peer, self.local, fresh);
                 self.links.insert(
                     conn,

@@ -34,4 +34,4 @@ mod switch;
 mod trace;
 mod world;
 
-pub use run::{Report, run, run_loudly};
+pub use run::{Report, run, run_with_trace};

@@ -267,8 +267,8 @@ impl Transport for Rack {
         }
     }
 
-    fn spent_chunk(&mut self) -> Option<Chunk> {
-        self.stacks.iter_mut().find_map(|entry| entry.stack.spent_chunk())
+    fn take_recycled_chunk(&mut self) -> Option<Chunk> {
+        self.stacks.iter_mut().find_map(|entry| entry.stack.take_recycled_chunk())
     }
 
     fn queued(&self, name: Conn) -> usize {

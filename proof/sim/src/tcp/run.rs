@@ -59,7 +59,7 @@ pub fn run(seed: u64, packets: u64, canary: Option<Canary>) -> Report {
 }
 
 /// Like [`run`]; passes every frame and every drop to `tell`, as lines of text.
-pub fn run_loudly(
+pub fn run_with_trace(
     seed: u64,
     packets: u64,
     canary: Option<Canary>,

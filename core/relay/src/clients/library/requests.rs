@@ -99,7 +99,7 @@ impl LibraryClient {
         let relayed = self.relayed.as_mut().filter(|_| id == CLIENT_ID);
         let request = relayed.map_or(DataAction::Ignore, |relayed| relayed.request(bytes.len()));
         if request == DataAction::Ignore {
-            self.acceptor.passed_over(bytes.len());
+            self.acceptor.charge_ignored_data(bytes.len());
         }
         request
     }
@@ -191,7 +191,7 @@ impl LibraryClient {
     /// Decides whether the client stays throttled when the timer expires.
     #[must_use]
     pub(crate) fn update_throttle(&mut self, now: Time) -> bool {
-        self.is_throttled = self.acceptor.rests_until(now).is_some();
+        self.is_throttled = self.acceptor.throttled_until(now).is_some();
         self.is_throttled
     }
 

@@ -58,7 +58,7 @@ impl Linked {
         if self.unsent.is_some() {
             self.opener.waits(now);
         } else if let Some(batch) = self.opener.poll_transmit(now) {
-            if let Some(sent_chunk) = out.spent_chunk() {
+            if let Some(sent_chunk) = out.take_recycled_chunk() {
                 self.opener.recycle(sent_chunk);
             }
             self.unsent = self.offer(batch, out);

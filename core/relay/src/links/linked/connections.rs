@@ -37,7 +37,7 @@ impl Linked {
         window: u32,
         keeps: bool,
     ) -> Result<Id, Refusal> {
-        let id = self.opener.open_narrow(peer, window, keeps).map_err(refusal_of)?;
+        let id = self.opener.open_with_window(peer, window, keeps).map_err(refusal_of)?;
         self.members.put(id, conn);
         Ok(id)
     }
@@ -80,7 +80,7 @@ impl Linked {
 
     /// Whether the server reports which requests it has taken.
     pub(crate) fn reports_taken_requests(&self) -> bool {
-        self.opener.hears_what_is_taken()
+        self.opener.reports_taken_requests()
     }
 
     pub(crate) fn relay_data(&mut self, id: Id, bytes: &[u8], last: bool) {

@@ -6,7 +6,9 @@ mod members;
 
 use alloc::vec::Vec;
 
-use spillway_batch::{Fresh, KeyId, LinkError, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Scratch};
+use spillway_batch::{
+    KeyId, LinkError, LinkRandomness, OpenerConfig, OpenerEvent, OpenerLink, PolicyKind, Scratch,
+};
 use spillway_transport::{Chunk, Conn, Time};
 
 use crate::counters::{LinkTotals, Stalls};
@@ -44,7 +46,7 @@ pub(crate) struct Linked {
 }
 
 impl Linked {
-    pub(crate) fn new(now: Time, conn: Conn, config: &OpenerConfig, fresh: Fresh) -> Linked {
+    pub(crate) fn new(now: Time, conn: Conn, config: &OpenerConfig, fresh: LinkRandomness) -> Linked {
         Linked {
             conn,
             opener: OpenerLink::new(config, now, fresh),

@@ -74,7 +74,7 @@ impl Servers {
 
 /// Writes all metrics except those of the exporter's own process.
 pub(super) fn expose(servers: &Servers, out: &mut Exposition) {
-    Declared::tell(&ALL, servers, out);
+    Declared::write(&ALL, servers, out);
 }
 
 const ALL: [Declared<Servers>; 15] = [
@@ -100,13 +100,13 @@ const ALL: [Declared<Servers>; 15] = [
         "spillway_server_links_accepted_total",
         SERVER,
         "Links that authenticated.",
-        |servers, family| servers.counter(family, Counter::LinksTaken),
+        |servers, family| servers.counter(family, Counter::LinksAccepted),
     ),
     Declared::counter(
         "spillway_server_connections_accepted_total",
         SERVER,
         "Virtual connections that the application was given.",
-        |servers, family| servers.counter(family, Counter::ConnectionsTaken),
+        |servers, family| servers.counter(family, Counter::ConnectionsAccepted),
     ),
     Declared::counter(
         "spillway_server_refused_total",

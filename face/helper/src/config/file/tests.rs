@@ -30,7 +30,7 @@ fn problem(text: &str) -> String {
 fn a_short_file_has_the_defaults() {
     let config = read(MINIMAL).unwrap();
     let default = HelperConfig::new(config.services.clone());
-    let default = HelperConfig { socket: Some(crate::usual_socket()), ..default };
+    let default = HelperConfig { socket: Some(crate::default_socket()), ..default };
     assert_eq!(config.to_string(), default.to_string());
     let service = Service {
         listen: config.services[0].listen.clone(),
@@ -267,7 +267,10 @@ fn problems_have_line_column_and_a_next_step() {
             with("register = \"consul:x\"\nlink_listen = [\"127.0.0.1:1\"]"),
             "4:12: \"consul:x\" does not name helpers",
         ),
-        (with("register = \"dns:a:1\"\nlink_listen = [\"127.0.0.1:1\"]"), "4:12: \"dns:a:1\" does not name helpers"),
+        (
+            with("register = \"dns:a:1\"\nlink_listen = [\"127.0.0.1:1\"]"),
+            "4:12: \"dns:a:1\" does not name helpers",
+        ),
         (with(ETCD), "4:12: register needs link_listen"),
         (with(&format!("{ETCD}\nlink_listen = [\"127.0.0.1:0\"]")), "4:12: advertise is missing"),
         (with(&format!("{ETCD}\nlink_listen = [\"127.0.0.1:1\", \"127.0.0.2:1\"]")), "4:12: advertise is"),

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use spillway_lab::Place;
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::Options;
@@ -118,9 +118,9 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("adaptive", setting)?;
     let _ = writeln!(out, "{}; {} connections", setting.placement.description(), effort.connections);
-    let pair = stage.pair(Speech::Memcached, &[])?;
+    let pair = stage.pair(ProtocolKind::Memcached, &[])?;
     for round in 0..effort.rounds() {
-        stage.fill(Speech::Memcached, pair.shimmed.address(), &space_of(seed(round)))?;
+        stage.fill(ProtocolKind::Memcached, pair.shimmed.address(), &space_of(seed(round)))?;
     }
     let start = |(batch, max_delay)| {
         let port = Place::from(&stage.middle).free_port()?;

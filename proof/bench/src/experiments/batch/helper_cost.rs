@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use spillway_lab::Place;
 use spillway_lab::peers::{Peer, Proxy};
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::Options;
@@ -131,7 +131,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("middle", setting)?;
     let _ = writeln!(out, "{} (or proxy); no quota", setting.placement.description());
-    let mut pair = stage.pair(Speech::Memcached, &[64])?;
+    let mut pair = stage.pair(ProtocolKind::Memcached, &[64])?;
     let plain = pair.plain.address();
     let programs = Programs {
         helpers: [

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use spillway_lab::Quota;
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::Options;
@@ -186,7 +186,7 @@ impl<'a> Course<'a> {
     }
 
     fn start(&self, count: usize) -> Result<Session<'a>, Error> {
-        let traffic = Traffic { speech: Speech::Echo, closed: true, ..Traffic::default() };
+        let traffic = Traffic { speech: ProtocolKind::Echo, closed: true, ..Traffic::default() };
         let connections = self.effort.connections_each * count as u32;
         let addresses: Vec<SocketAddr> = self.helpers[..count].iter().map(|helper| helper.address).collect();
         let helpers = Some((addresses, self.stage.client_key().to_owned()));

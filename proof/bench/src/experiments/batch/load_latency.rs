@@ -11,7 +11,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::Options;
@@ -132,7 +132,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let count = effort.helpers.iter().copied().max().unwrap_or(1).max(1);
     let stage = Stage::set_with("latency", setting, Middles { count, quota: None })?;
     let _ = writeln!(out, "{}; {} connections", setting.placement.description(), effort.connections);
-    let pair = stage.pair(Speech::Memcached, &[64])?;
+    let pair = stage.pair(ProtocolKind::Memcached, &[64])?;
     // Not Algorithm 1: under evenly spaced requests its interval can stay at any value up to its cap.
     let kind = HelperKind { library: true, batch: "fixed", max_delay: setting.max_delay };
     let helpers = stage.helpers(pair.link, &kind)?;

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
-use spillway_lab::LostPackets;
-use spillway_load::config::Speech;
+use spillway_lab::PacketCounts;
+use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::Options;
@@ -72,7 +72,7 @@ impl Effort {
 #[derive(Clone, Debug)]
 struct Measurement {
     cost: Cost,
-    packets: LostPackets,
+    packets: PacketCounts,
     /// TCP counters by row name, summed over all hosts.
     counters: BTreeMap<&'static str, u64>,
 }
@@ -99,7 +99,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         setting.placement.description(),
         effort.rate_per_s
     );
-    let mut pair = stage.pair(Speech::Memcached, &[64])?;
+    let mut pair = stage.pair(ProtocolKind::Memcached, &[64])?;
     let helper = stage.helper(pair.link, MAX_DELAY)?;
     let mut series: Vec<Series> = Vec::new();
     for &share in &effort.shares {
@@ -145,7 +145,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
 }
 
 /// Packet counters of the server's cable, and TCP counters of all hosts.
-fn read_counters(stage: &Stage) -> Result<(LostPackets, BTreeMap<&'static str, u64>), Error> {
+fn read_counters(stage: &Stage) -> Result<(PacketCounts, BTreeMap<&'static str, u64>), Error> {
     let mut counters = BTreeMap::new();
     for host in [&stage.server, &stage.middle, &stage.client] {
         let all = host.tcp_counters()?;
@@ -158,10 +158,10 @@ fn read_counters(stage: &Stage) -> Result<(LostPackets, BTreeMap<&'static str, u
 
 fn since(
     cost: Cost,
-    (packets, counters): &(LostPackets, BTreeMap<&'static str, u64>),
-    (packets_before, counters_before): &(LostPackets, BTreeMap<&'static str, u64>),
+    (packets, counters): &(PacketCounts, BTreeMap<&'static str, u64>),
+    (packets_before, counters_before): &(PacketCounts, BTreeMap<&'static str, u64>),
 ) -> Measurement {
-    let packets = LostPackets {
+    let packets = PacketCounts {
         seen: packets.seen.saturating_sub(packets_before.seen),
         lost: packets.lost.saturating_sub(packets_before.lost),
     };
@@ -280,7 +280,7 @@ mod tests {
         let cost = Cost { requests: 1_000, span, ..Cost::default() };
         Measurement {
             cost,
-            packets: LostPackets { seen: 4_000, lost },
+            packets: PacketCounts { seen: 4_000, lost },
             counters: BTreeMap::from([("timeouts", lost)]),
         }
     }
@@ -311,7 +311,8 @@ mod tests {
 
     #[test]
     fn counters_are_differences() {
-        let at = |lost, count| (LostPackets { seen: 10 * lost, lost }, BTreeMap::from([("timeouts", count)]));
+        let at =
+            |lost, count| (PacketCounts { seen: 10 * lost, lost }, BTreeMap::from([("timeouts", count)]));
         let seen = since(Cost::default(), &at(9, 7), &at(4, 5));
         assert_eq!((seen.packets.lost, seen.packets.seen, seen.counters["timeouts"]), (5, 50, 2));
     }

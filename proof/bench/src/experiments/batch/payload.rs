@@ -10,7 +10,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use spillway_lab::Quota;
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::Options;
@@ -173,7 +173,7 @@ impl Course<'_> {
     fn turn(&mut self, round: usize, quotas: &mut [Series]) -> Result<(), Error> {
         let Some(&Series { path, payload, .. }) = quotas.first() else { return Ok(()) };
         let traffic =
-            Traffic { speech: Speech::Echo, value_size: payload, closed: true, ..Traffic::default() };
+            Traffic { speech: ProtocolKind::Echo, value_size: payload, closed: true, ..Traffic::default() };
         let (target, helper) = match path {
             Path::Direct => (self.echo.plain, None),
             Path::Helped => (self.helper.address, Some(&self.helper)),

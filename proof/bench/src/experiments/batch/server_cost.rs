@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use spillway_batch::Encryption;
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 use spillway_load::keys::Keys;
 use spillway_load::protocol::memcached::Text;
 use spillway_load::protocol::redis::Resp;
@@ -127,7 +127,7 @@ enum Path {
 /// All measurements of one path; `None` for a spoilt one.
 #[derive(Clone, Debug)]
 struct Series {
-    speech: Speech,
+    speech: ProtocolKind,
     path: Path,
     value_size: usize,
     get_ratio: f64,
@@ -140,7 +140,7 @@ struct Series {
 /// All measurements at an offered rate, direct and through a helper.
 #[derive(Clone, Debug)]
 struct Offered {
-    speech: Speech,
+    speech: ProtocolKind,
     rate_per_s: f64,
     direct: Vec<Option<Cost>>,
     helped: Vec<Option<Cost>>,
@@ -150,7 +150,7 @@ struct Offered {
 /// CPU use with idle clients, in percent of a core.
 #[derive(Clone, Copy, Debug)]
 struct Idle {
-    speech: Speech,
+    speech: ProtocolKind,
     helper_percent: f64,
     shim_percent: f64,
     plain_percent: f64,
@@ -169,14 +169,14 @@ struct Measured {
 /// Runs the experiment.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     let effort = if options.quick { Effort::quick() } else { Effort::full() };
-    run_with(&options.setting, &effort, &[Speech::Memcached, Speech::Redis], out)
+    run_with(&options.setting, &effort, &[ProtocolKind::Memcached, ProtocolKind::Redis], out)
 }
 
 /// Runs the experiment on the given server programs, with a given effort.
 pub fn run_with(
     setting: &Setting,
     effort: &Effort,
-    servers: &[Speech],
+    servers: &[ProtocolKind],
     out: &mut dyn Write,
 ) -> Result<Results, Error> {
     let stage = Stage::set("cost", setting)?;
@@ -199,7 +199,7 @@ struct Course<'a> {
 }
 
 impl Course<'_> {
-    fn server(&mut self, speech: Speech) -> Result<(), Error> {
+    fn server(&mut self, speech: ProtocolKind) -> Result<(), Error> {
         let mut sizes = vec![64];
         sizes.extend(self.effort.mixes.iter().filter(|(_, gets)| *gets == 1.0).map(|(size, _)| *size));
         sizes.dedup();
@@ -261,7 +261,7 @@ impl Course<'_> {
                 Path::Plain => self.closed(pair.plain.address(), pair.speech, size, gets),
                 Path::Shim => self.closed(pair.shimmed.address(), pair.speech, size, gets),
                 _ => match pair.speech {
-                    Speech::Redis => self.driven::<Resp>(pair, path, size, gets),
+                    ProtocolKind::Redis => self.driven::<Resp>(pair, path, size, gets),
                     _ => self.driven::<Text>(pair, path, size, gets),
                 },
             },
@@ -272,7 +272,7 @@ impl Course<'_> {
     fn closed(
         &mut self,
         target: SocketAddr,
-        speech: Speech,
+        speech: ProtocolKind,
         value_size: usize,
         get_ratio: f64,
     ) -> Result<Cost, Error> {

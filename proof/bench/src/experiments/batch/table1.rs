@@ -8,7 +8,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use spillway_lab::Quota;
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::Options;
@@ -132,7 +132,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let mut machine = stage.machine(&[])?;
     let course = turns(effort.rounds, series.len()).try_for_each(|(round, at)| {
         let series = &mut series[at];
-        let speech = Speech::Echo;
+        let speech = ProtocolKind::Echo;
         let traffic = Traffic { speech, value_size: series.size, closed: true, ..Traffic::default() };
         // No quota while clients connect: only the measurement is limited.
         stage.server.set_quota(None)?;

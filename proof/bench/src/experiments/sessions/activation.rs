@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 use spillway_load::report::Report;
 
 use crate::error::Error;
@@ -156,7 +156,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         effort.connections,
         effort.connections.div_ceil(effort.group)
     );
-    let pair = stage.pair(Speech::Memcached, &[64])?;
+    let pair = stage.pair(ProtocolKind::Memcached, &[64])?;
     let kind = HelperKind { library: true, batch: "adaptive", max_delay: setting.max_delay };
     let helpers = stage.helpers(pair.link, &kind)?;
     stage.server.set_quota(setting.quota)?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use spillway_lab::{Host, Loss, Place};
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 use spillway_load::monotonic_ns;
 use spillway_load::report::Report;
 
@@ -139,7 +139,7 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
         effort.rate_per_s,
         effort.connections
     );
-    let pair = stage.pair(Speech::Memcached, &[64])?;
+    let pair = stage.pair(ProtocolKind::Memcached, &[64])?;
     let second = stage.second_middle()?;
     let port = Place::from(&stage.middle).free_port()?;
     let standby = stage.helper_on((&second, Place::from(&second).free_port()?), pair.link, &HELPERS)?;

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use spillway_lab::Place;
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::Options;
@@ -84,7 +84,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
     let stage = Stage::set("session", setting)?;
     let _ = writeln!(out, "{}; no quota; {CONNECTIONS} clients", setting.placement.description());
-    let mut pair = stage.pair(Speech::Memcached, &[64])?;
+    let mut pair = stage.pair(ProtocolKind::Memcached, &[64])?;
     let port = Place::from(&stage.middle).free_port()?;
     let helper = stage.helper_on((&stage.middle, port), pair.link, &HELPER)?;
     let machine = stage.machine(&[("memcached", "-V")])?;

@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use spillway_lab::{Launch, Place, Process};
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::Options;
@@ -79,11 +79,11 @@ impl Protocol {
     }
 
     /// The clients' protocol: echoes for `tcp`, which the sidecar cannot parse.
-    fn speech(self) -> Speech {
+    fn speech(self) -> ProtocolKind {
         match self {
-            Protocol::Memcached => Speech::Memcached,
-            Protocol::Redis => Speech::Redis,
-            Protocol::Tcp => Speech::Echo,
+            Protocol::Memcached => ProtocolKind::Memcached,
+            Protocol::Redis => ProtocolKind::Redis,
+            Protocol::Tcp => ProtocolKind::Echo,
         }
     }
 }
@@ -116,7 +116,7 @@ enum Servers {
 impl Servers {
     fn start(stage: &Stage, protocol: Protocol) -> Result<Servers, Error> {
         Ok(match protocol.speech() {
-            Speech::Echo => Servers::Echo(stage.echo()?),
+            ProtocolKind::Echo => Servers::Echo(stage.echo()?),
             speech => Servers::Pair(Box::new(stage.pair(speech, &[64])?)),
         })
     }

@@ -3,7 +3,7 @@
 use serde_json::json;
 use spillway_sim::policy::books::{Check, Violation};
 use spillway_sim::policy::canary::Canary;
-use spillway_sim::policy::{Report, run as run_world, run_loudly};
+use spillway_sim::policy::{Report, run as run_world, run_with_trace};
 
 use super::{Progress, fault_by_name};
 
@@ -44,7 +44,7 @@ fn run_seeds(args: &Args) -> u64 {
     }
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
         let report = if args.decisions {
-            let (report, decisions) = run_loudly(seed, args.canary);
+            let (report, decisions) = run_with_trace(seed, args.canary);
             decisions.iter().for_each(|line| println!("{line}"));
             report
         } else {

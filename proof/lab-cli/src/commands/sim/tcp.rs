@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use spillway_sim::tcp::canary::Canary;
-use spillway_sim::tcp::{Report, run as run_world, run_loudly, scene};
+use spillway_sim::tcp::{Report, run as run_world, run_with_trace, scene};
 
 use super::{Progress, fault_by_name};
 
@@ -51,7 +51,7 @@ fn run_seeds(args: &Args) -> u64 {
     }
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
         let report = if args.frames {
-            run_loudly(seed, args.packets, args.canary, |frame| println!("{frame}"))
+            run_with_trace(seed, args.packets, args.canary, |frame| println!("{frame}"))
         } else {
             run_one(seed, args)
         };

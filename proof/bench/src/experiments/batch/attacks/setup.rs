@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use spillway_lab::peers::{Memcached, Peer};
 use spillway_lab::{Host, Launch, Place, Process};
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 
 use crate::attackers::LARGE_KEY;
 use crate::error::Error;
@@ -73,7 +73,7 @@ impl<'a> Setup<'a> {
         let link = SocketAddr::new(stage.server.address(), place.free_port()?);
         let wrapper: Vec<String> = stderr.iter().cloned().chain(stage.wrapper(link)).collect();
         let server = Memcached::default().wrapper(wrapper).start(&place)?;
-        stage.fill(Speech::Memcached, server.address(), &space(64, false))?;
+        stage.fill(ProtocolKind::Memcached, server.address(), &space(64, false))?;
         set_large(stage, server.address())?;
 
         let port = |host: &Host| Place::from(host).free_port();

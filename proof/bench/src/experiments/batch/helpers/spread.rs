@@ -7,7 +7,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::common::rounds::{print_line, turns};
@@ -87,7 +87,7 @@ struct Arrivals<'a> {
 impl Arrivals<'_> {
     fn arrive(&mut self, asked: usize) -> Result<Arrival, Error> {
         let count = self.effort.clients;
-        let traffic = Traffic { speech: Speech::Echo, ..Traffic::default() };
+        let traffic = Traffic { speech: ProtocolKind::Echo, ..Traffic::default() };
         let helpers: Vec<SocketAddr> = self.helpers.iter().map(|helper| helper.address).collect();
         let routes = Routes {
             helpers,

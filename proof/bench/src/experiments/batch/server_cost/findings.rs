@@ -1,6 +1,6 @@
 //! Results of `server-cost` as rows, ratios and checks.
 
-use spillway_load::config::Speech;
+use spillway_load::config::ProtocolKind;
 
 use super::{Effort, Measured, Offered, Path, Series, request_name};
 use crate::results::{Check, Ratio, Results, Row, few, left_out};
@@ -13,11 +13,11 @@ const PAIRS_MIN: usize = 15;
 const SHIM_EXPECTED: &str = "expected ≤ 1.05 (upper95); PostMan's library up to 1.5";
 
 /// Notes for the ratios of batches: server, batch size, text.
-const EXPECTED: [(Speech, u16, &str); 4] = [
-    (Speech::Memcached, 200, "expected ≥ 13, prototype 13"),
-    (Speech::Memcached, 20, "expected ≥ 4.3, prototype 4.3"),
-    (Speech::Redis, 200, "expected ≥ 11, prototype 11"),
-    (Speech::Redis, 20, "expected ≥ 3.8, prototype 3.8"),
+const EXPECTED: [(ProtocolKind, u16, &str); 4] = [
+    (ProtocolKind::Memcached, 200, "expected ≥ 13, prototype 13"),
+    (ProtocolKind::Memcached, 20, "expected ≥ 4.3, prototype 4.3"),
+    (ProtocolKind::Redis, 200, "expected ≥ 11, prototype 11"),
+    (ProtocolKind::Redis, 20, "expected ≥ 3.8, prototype 3.8"),
 ];
 
 /// Notes for the ratios of encrypted links: batch size, text.
@@ -116,10 +116,10 @@ fn offered_rows(offered: &Offered, results: &mut Results) {
 }
 
 fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
-    let find = |speech: Speech, part: &str, path: Path| {
+    let find = |speech: ProtocolKind, part: &str, path: Path| {
         measured.series.iter().find(|s| s.speech == speech && s.part == part && s.path == path)
     };
-    for speech in [Speech::Memcached, Speech::Redis] {
+    for speech in [ProtocolKind::Memcached, ProtocolKind::Redis] {
         if let (Some(shim), Some(plain)) =
             (find(speech, "pairs", Path::Shim), find(speech, "pairs", Path::Plain))
         {
@@ -134,7 +134,7 @@ fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
             else {
                 continue;
             };
-            let server = if speech == Speech::Memcached { String::new() } else { format!("{speech}_") };
+            let server = if speech == ProtocolKind::Memcached { String::new() } else { format!("{speech}_") };
             let name = format!("{server}encrypted_over_plain_links_{batch}");
             let expected = ENCRYPTED_EXPECTED.iter().find(|(size, _)| *size == batch);
             let ratio = Ratio::paired(&name, &encrypted.server_us(), &plain.server_us());
@@ -161,7 +161,7 @@ fn ratios(measured: &Measured, effort: &Effort, results: &mut Results) {
 }
 
 /// Adds direct over helped for other requests, with which helping gains less or loses, as rows.
-fn side_rows(measured: &Measured, speech: Speech, results: &mut Results) {
+fn side_rows(measured: &Measured, speech: ProtocolKind, results: &mut Results) {
     let mixes = || measured.series.iter().filter(move |s| s.speech == speech && s.part == "mixes");
     for helped in mixes().filter(|s| matches!(s.path, Path::Batch(_))) {
         let same = |s: &&Series| {
@@ -196,12 +196,12 @@ mod tests {
     fn series(path: Path, part: &'static str, us: &[f64]) -> Series {
         let costs = us.iter().map(|&us| (us > 0.0).then(|| cost(us))).collect();
         let spoilt = us.iter().filter(|us| **us <= 0.0).map(|_| "a stall".to_owned()).collect();
-        Series { speech: Speech::Memcached, path, value_size: 64, get_ratio: 1.0, part, costs, spoilt }
+        Series { speech: ProtocolKind::Memcached, path, value_size: 64, get_ratio: 1.0, part, costs, spoilt }
     }
 
     fn stated(series: Vec<Series>) -> Results {
         let idle = Idle {
-            speech: Speech::Memcached,
+            speech: ProtocolKind::Memcached,
             helper_percent: 0.2,
             shim_percent: 0.0625,
             plain_percent: 0.03125,

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use spillway_auth::{Key, KeyRing};
 use spillway_batch::{
-    AddressRules, Encryption, Fresh, Limits, PolicyKind, Role, Scratch, ServerConfig, ServerEvent, ServerLink,
+    AddressRules, Encryption, Limits, LinkRandomness, PolicyKind, Role, Scratch, ServerConfig, ServerEvent,
+    ServerLink,
 };
 use spillway_relay::{Config, Relay, ServiceConfig};
 use spillway_tcp::{Listener, Settings, Stack, isn};
@@ -244,7 +245,7 @@ impl Application for Answering {
                     now,
                     peer,
                     SocketAddr::from(SERVER),
-                    Fresh::from_random([9; Fresh::BYTES]),
+                    LinkRandomness::from_random([9; LinkRandomness::BYTES]),
                 );
                 self.link = Some((conn, link));
                 out.grant(conn, 1 << 20);
@@ -270,7 +271,7 @@ impl Application for Answering {
                 return;
             }
         }
-        while let Some(chunk) = out.spent_chunk() {
+        while let Some(chunk) = out.take_recycled_chunk() {
             link.recycle(chunk);
         }
     }

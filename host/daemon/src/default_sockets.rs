@@ -17,21 +17,22 @@ use crate::socket_file::connect;
 const SERVICES: &str = "/run/spillway";
 
 /// The directories in which commands look for admin sockets, in this order.
-pub fn usual_directories() -> Vec<PathBuf> {
+pub fn default_directories() -> Vec<PathBuf> {
     let user = users_directory().filter(|directory| directory != Path::new(SERVICES));
     [PathBuf::from(SERVICES)].into_iter().chain(user).collect()
 }
 
 /// The admin socket that a daemon named `name`, such as `helper`, creates when it runs as this process's user.
-pub fn usual_socket(name: &str) -> PathBuf {
-    choose(usual_directories(), |directory| access(directory, Access::WRITE_OK).is_ok()).join(file_name(name))
+pub fn default_socket(name: &str) -> PathBuf {
+    choose(default_directories(), |directory| access(directory, Access::WRITE_OK).is_ok())
+        .join(file_name(name))
 }
 
 /// The admin socket by which a command reaches the daemon `name`: the first that exists, otherwise that of services.
-pub fn find_usual_socket(name: &str) -> PathBuf {
+pub fn find_default_socket(name: &str) -> PathBuf {
     let is_socket = |path: &Path| path.metadata().is_ok_and(|file| file.file_type().is_socket());
     let sockets: Vec<PathBuf> =
-        usual_directories().iter().map(|directory| directory.join(file_name(name))).collect();
+        default_directories().iter().map(|directory| directory.join(file_name(name))).collect();
     sockets.iter().find(|path| is_socket(path)).unwrap_or(&sockets[0]).clone()
 }
 
@@ -46,10 +47,10 @@ static CHOICE: Mutex<Option<OwnedFd>> = Mutex::new(None);
 /// directory is missing (the user's own is created): the daemon then runs without an admin socket. Until
 /// [`ControlPorts::bind`](crate::ControlPorts::bind) no other daemon chooses a socket there, so that of two that start
 /// together none finds its socket taken.
-pub fn free_usual_socket(name: &str) -> Option<PathBuf> {
-    let path = usual_socket(name);
+pub fn free_default_socket(name: &str) -> Option<PathBuf> {
+    let path = default_socket(name);
     let directory = path.parent()?;
-    create_usual_directory(directory);
+    create_default_directory(directory);
     let is_free = |path: &Path| match connect(path) {
         Ok(_) => false,
         Err(error) => error.kind() != ErrorKind::TimedOut,
@@ -65,7 +66,7 @@ pub fn free_usual_socket(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The socket of [`free_usual_socket`] is made, or will not be.
+/// The socket of [`free_default_socket`] is made, or will not be.
 pub(crate) fn end_choice() {
     CHOICE.lock().unwrap_or_else(PoisonError::into_inner).take();
 }
@@ -84,7 +85,7 @@ fn locked(directory: &Path) -> Option<OwnedFd> {
 }
 
 /// Creates the user's own directory of admin sockets, with access for this user only, and no other directory.
-pub(crate) fn create_usual_directory(directory: &Path) {
+pub(crate) fn create_default_directory(directory: &Path) {
     if users_directory().as_deref() == Some(directory) {
         // An error here shows when the socket is created.
         let _ = DirBuilder::new().mode(0o700).create(directory);
