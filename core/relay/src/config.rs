@@ -12,6 +12,8 @@ use spillway_batch::unauthenticated::Bounds;
 use spillway_batch::{AddressRange, Encryption, Limits, PolicyKind};
 use spillway_policy::SheddingSettings;
 
+use crate::measurement::Measurement;
+
 /// Fills a buffer with random bytes for nonces, ephemeral secrets and jitter. Must be a cryptographic random generator
 /// in production; the simulator uses a seeded one.
 pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
@@ -153,6 +155,8 @@ pub struct ServiceConfig {
     pub client_encryption: Encryption,
     /// Limits of each link and of its connections.
     pub limits: Limits,
+    /// How requests of plain clients are measured. `None`: they are not.
+    pub measurement: Option<Measurement>,
     /// Time limit for opening a link's connection. [`Limits::handshake_timeout`] limits the authentication after it.
     pub connect_timeout: Duration,
 }
@@ -176,6 +180,7 @@ impl ServiceConfig {
             encryption: Encryption::Preferred,
             client_encryption: Encryption::Preferred,
             limits: Limits::default(),
+            measurement: None,
             connect_timeout: Duration::from_secs(1),
         }
     }

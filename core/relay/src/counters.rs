@@ -1,6 +1,7 @@
 use spillway_batch::{Batches, LinkCounters};
 use spillway_transport::HostLimit;
 
+use crate::measurement::RequestMetrics;
 use crate::reasons::{Cut, LinkDown, Refusal};
 
 /// Counters of a service since the relay's start.
@@ -36,6 +37,8 @@ pub struct ServiceCounters {
     pub questions: Questions,
     /// Library clients sent to other helpers because the load was too high.
     pub shed: u64,
+    /// Latency of the requests of sampled plain clients.
+    pub measured: RequestMetrics,
 }
 
 /// Load queries, by outcome.

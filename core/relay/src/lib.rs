@@ -44,6 +44,7 @@ mod links;
 mod listeners;
 mod load;
 mod marked;
+mod measurement;
 mod memory;
 mod notice;
 mod pressure;
@@ -55,6 +56,7 @@ mod timers;
 
 pub use config::{Config, ConfigError, LoadConfig, Random, ServiceConfig, Timeouts};
 pub use counters::{Cuts, Flow, LinkFailures, Questions, Refusals, ServiceCounters, Stalls};
+pub use measurement::{Measurement, RequestMetrics};
 pub use notice::Notice;
 pub use reasons::{Cut, LinkDown, MemoryReset, ProxyFault, Refusal};
 pub use relay::Relay;

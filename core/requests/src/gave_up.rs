@@ -21,6 +21,34 @@ pub enum GaveUp {
     TooDeep,
 }
 
+impl GaveUp {
+    /// Names in status and metrics, by [`index`](Self::index).
+    pub const LABELS: [&'static str; 8] = [
+        "syntax",
+        "unknown_command",
+        "unasked",
+        "ambiguous",
+        "stream",
+        "replies_off",
+        "too_many_outstanding",
+        "too_deep",
+    ];
+
+    /// The reason's place in [`LABELS`](Self::LABELS).
+    pub fn index(self) -> usize {
+        match self {
+            GaveUp::Syntax => 0,
+            GaveUp::UnknownCommand => 1,
+            GaveUp::UnsolicitedReply => 2,
+            GaveUp::Ambiguous => 3,
+            GaveUp::Stream => 4,
+            GaveUp::RepliesOff => 5,
+            GaveUp::TooManyOutstanding => 6,
+            GaveUp::TooDeep => 7,
+        }
+    }
+}
+
 impl fmt::Display for GaveUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -9,10 +9,12 @@ use spillway_daemon::ThreadWatch;
 use spillway_net::{
     Clock, Config as NetConfig, Context, ContextListeners, allowed_cores, pin_current_thread,
 };
-use spillway_relay::{Config as RelayConfig, LoadConfig, Relay, ServiceConfig, SheddingSettings};
+use spillway_relay::{
+    Config as RelayConfig, LoadConfig, Measurement, Relay, ServiceConfig, SheddingSettings,
+};
 use tracing::warn;
 
-use crate::config::{HelperConfig, Service, StartError};
+use crate::config::{HelperConfig, Protocol, Service, StartError};
 use crate::listeners::{ListenerKind, ListenerTable};
 use crate::log::{Entry, Log};
 use crate::quota;
@@ -97,6 +99,7 @@ pub fn relay_config(config: &HelperConfig, listeners: &ListenerTable, threads: &
         client_encryption: encryption(service),
         limits: Limits { window_bytes: service.connection_buffer_bytes, ..Limits::default() },
         connect_timeout: service.connect_timeout,
+        measurement: measurement(service),
         ..ServiceConfig::new(service.name.clone(), service.server)
     });
     let buffers = config.services.iter().map(|service| service.connection_buffer_bytes as usize);
@@ -109,6 +112,16 @@ pub fn relay_config(config: &HelperConfig, listeners: &ListenerTable, threads: &
         load: load_config(config, threads),
         ..RelayConfig::new(services.collect())
     }
+}
+
+fn measurement(service: &Service) -> Option<Measurement> {
+    let protocol = match service.protocol {
+        Protocol::Tcp => return None,
+        Protocol::Memcached => spillway_requests::Protocol::Memcached,
+        Protocol::Redis => spillway_requests::Protocol::Redis,
+    };
+    let one_in = service.measure_one_in;
+    (one_in > 0).then_some(Measurement { protocol, one_in })
 }
 
 fn encryption(service: &Service) -> Encryption {

@@ -19,7 +19,7 @@ const STATE: &[&str] = &["service", "thread", "state"];
 /// All metrics but [those of the process](spillway_metrics::process::METRICS).
 pub const METRICS: &[Metric] = &Declared::metrics(&ALL);
 
-pub(crate) const ALL: [Declared<Scrape>; 47] = [
+pub(crate) const ALL: [Declared<Scrape>; 50] = [
     Declared::gauge(
         "spillway_helper_build_info",
         &["version"],
@@ -312,6 +312,26 @@ pub(crate) const ALL: [Declared<Scrape>; 47] = [
         SERVICE,
         "Time for which the first message of each batch waited for the batch to leave.",
         |scrape, family| scrape.distributions(family, |s| &s.batch_delay_us, 1e6),
+    ),
+    Declared::histogram(
+        "spillway_helper_request_latency_seconds",
+        SERVICE,
+        "Time from the last byte of a request to the last byte of its reply at the helper, of the measured plain \
+         clients; the delay of batching is part of it.",
+        |scrape, family| scrape.distributions(family, |s| &s.request_latency_us, 1e6),
+    ),
+    Declared::counter(
+        "spillway_helper_replies_unmeasured_total",
+        BOTH,
+        "Replies to measured clients whose latency says nothing about the server: blocking commands, or the client did \
+         not read.",
+        |scrape, family| scrape.each(family, |s| s.counters.measured.unmeasured),
+    ),
+    Declared::counter(
+        "spillway_helper_measuring_given_up_total",
+        REASON,
+        "Measured clients whose requests could not be followed any more.",
+        |scrape, family| scrape.split(family, |s| s.counters.measured.given_up_by_reason()),
     ),
     Declared::counter(
         "spillway_helper_client_stalls_total",

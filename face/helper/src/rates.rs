@@ -38,6 +38,10 @@ pub struct ServiceRates {
     pub delay_p99_us: Option<f64>,
     /// Times that a plain client could not send.
     pub stalls_per_second: f64,
+    /// Half of the measured requests were answered within this time, in microseconds.
+    pub latency_p50_us: Option<f64>,
+    /// 99 of 100 measured requests were answered within this time, in microseconds.
+    pub latency_p99_us: Option<f64>,
     /// Clients refused.
     pub refused_per_second: f64,
     /// Clients reset by the helper.
@@ -78,6 +82,7 @@ impl ServiceRates {
         let increase = |count: fn(&ServiceStatus) -> u64| count(after).saturating_sub(count(before)) as f64;
         let batches = increase(|s| s.batches_sent);
         let delay = after.batch_delay_us.since(&before.batch_delay_us);
+        let latency = after.request_latency_us.since(&before.request_latency_us);
         ServiceRates {
             name: after.name.clone(),
             requests_per_second: increase(|s| s.requests) / seconds,
@@ -87,6 +92,8 @@ impl ServiceRates {
             messages_per_batch: (batches > 0.0).then(|| increase(|s| s.messages_sent) / batches),
             delay_p50_us: delay.quantile(0.5),
             delay_p99_us: delay.quantile(0.99),
+            latency_p50_us: latency.quantile(0.5),
+            latency_p99_us: latency.quantile(0.99),
             stalls_per_second: increase(|s| s.stalls) / seconds,
             refused_per_second: increase(|s| s.refused.total) / seconds,
             reset_per_second: increase(|s| s.reset.total + s.clients_lost_with_link) / seconds,

@@ -195,6 +195,15 @@ pub struct ServiceStatus {
     /// Time for which the first message of each batch waited, in microseconds.
     #[serde(default)]
     pub batch_delay_us: Distribution,
+    /// Latency of requests of the measured plain clients, in microseconds.
+    #[serde(default)]
+    pub request_latency_us: Distribution,
+    /// Replies to measured clients whose latency says nothing about the server.
+    #[serde(default)]
+    pub replies_unmeasured: u64,
+    /// Measured clients whose requests could not be followed any more, by reason.
+    #[serde(default)]
+    pub measuring_given_up: BTreeMap<String, u64>,
     /// Plain clients accepted.
     pub plain_clients_accepted: u64,
     /// Virtual connections of library clients forwarded.
@@ -378,6 +387,11 @@ impl ServiceStatus {
         self.batch_bytes.add(&service.batches.bytes, 1);
         self.batch_delay_us.add(&service.batches.delay_ns, 1000);
         let counters = &service.counters;
+        self.request_latency_us.add(&counters.measured.latency_ns, 1000);
+        self.replies_unmeasured += counters.measured.unmeasured;
+        for (reason, clients) in counters.measured.given_up_by_reason() {
+            *self.measuring_given_up.entry(reason.to_owned()).or_default() += clients;
+        }
         self.stalls += counters.stalls.credit + counters.stalls.link;
         self.stalled_ms += (counters.stalls.credit_ns + counters.stalls.link_ns) / 1_000_000;
         self.requests += counters.requests.segments;

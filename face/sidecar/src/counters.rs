@@ -156,29 +156,9 @@ impl Reason for &CarrierLoss {
     }
 }
 
-pub(crate) const GAVE_UP: [&str; 8] = [
-    "syntax",
-    "unknown_command",
-    "unasked",
-    "ambiguous",
-    "stream",
-    "replies_off",
-    "too_many_outstanding",
-    "too_deep",
-];
-
 impl Reason for GaveUp {
     fn index(&self) -> usize {
-        match self {
-            GaveUp::Syntax => 0,
-            GaveUp::UnknownCommand => 1,
-            GaveUp::UnsolicitedReply => 2,
-            GaveUp::Ambiguous => 3,
-            GaveUp::Stream => 4,
-            GaveUp::RepliesOff => 5,
-            GaveUp::TooManyOutstanding => 6,
-            GaveUp::TooDeep => 7,
-        }
+        GaveUp::index(*self)
     }
 }
 
@@ -231,7 +211,7 @@ impl Default for Counters {
             reply_bytes: Count::default(),
             replies: Count::default(),
             unmeasured: Count::default(),
-            gave_up: ByReason::new(&GAVE_UP),
+            gave_up: ByReason::new(&GaveUp::LABELS),
             cpu_ns: Count::default(),
             turns: Count::default(),
         }

@@ -414,6 +414,7 @@ fn start_helper(setting: &Setting, hosts: &Hosts, keys: &Keys) -> Result<Helper,
         batch: setting.batch.name(),
         max_delay: setting.max_delay,
         idle_services: 0,
+        measure_one_in: None,
         status_socket: keys.helper.with_file_name("helper.sock"),
     };
     Helper::start(&hosts.helper, plan)

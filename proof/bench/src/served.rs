@@ -84,13 +84,15 @@ pub(crate) struct HelperPlan<'a> {
     pub max_delay: Duration,
     /// Number of services without clients beside the measured one; each has a port and a link to the same server.
     pub idle_services: u16,
+    /// One of this many memcached clients has its requests measured.
+    pub measure_one_in: Option<u32>,
     /// Must not be the socket of a running helper.
     pub status_socket: PathBuf,
 }
 
 impl HelperPlan<'_> {
     fn arguments(&self) -> Result<Vec<String>, Error> {
-        if self.idle_services > 0 {
+        if self.idle_services > 0 || self.measure_one_in.is_some() {
             let file = self.status_socket.with_extension("toml");
             std::fs::write(&file, self.file()).map_err(Error::writing(&file))?;
             return Ok(vec!["helper".into(), "--config".into(), file.display().to_string()]);
@@ -120,10 +122,13 @@ impl HelperPlan<'_> {
         let mut text = format!("[helper]\nthreads = 1\nsocket = {:?}\n", self.status_socket);
         let anywhere = SocketAddr::new(self.address.ip(), 0);
         let idle = (1..=self.idle_services).map(|number| (format!("idle-{number}"), anywhere));
+        let measured = self
+            .measure_one_in
+            .map_or(String::new(), |one_in| format!("protocol = \"memcached\"\nmeasure_one_in = {one_in}\n"));
         for (name, address) in std::iter::once(("server".into(), self.address)).chain(idle) {
             text += &format!(
                 "[service.{name}]\nserver = \"{}\"\n{listen} = [\"{address}\"]\nkey_files = [{:?}]\n\
-                 client_key_files = [{:?}]\n[service.{name}.batch]\npolicy = \"{}\"\nmax_delay = \"{}us\"\n",
+                 client_key_files = [{:?}]\n{measured}[service.{name}.batch]\npolicy = \"{}\"\nmax_delay = \"{}us\"\n",
                 self.server,
                 self.keys.helper,
                 self.keys.client,

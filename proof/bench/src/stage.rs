@@ -164,7 +164,7 @@ impl Stage {
         link: SocketAddr,
         kind: &HelperKind,
     ) -> Result<Helper, Error> {
-        self.helper_with(at, link, kind, 0)
+        self.helper_with(at, link, kind, (0, None))
     }
 
     /// Starts a helper with further services, each with a link to the same server and without clients.
@@ -173,7 +173,7 @@ impl Stage {
         (host, port): (&Host, u16),
         link: SocketAddr,
         kind: &HelperKind,
-        idle_services: u16,
+        (idle_services, measure_one_in): (u16, Option<u32>),
     ) -> Result<Helper, Error> {
         let plan = HelperPlan {
             program: &self.programs.spillway,
@@ -184,6 +184,7 @@ impl Stage {
             batch: kind.batch,
             max_delay: kind.max_delay,
             idle_services,
+            measure_one_in,
             status_socket: self.keys.helper.with_file_name(format!("{}-{port}.sock", host.name())),
         };
         Helper::start(host, plan)

@@ -118,7 +118,9 @@ impl Relay {
         match self.clients.get_mut(conn) {
             Some(ConnRole::Plain(client)) => {
                 let Some(linked) = self.links.carrier(client.link()) else { return };
-                self.services[usize::from(client.service())].counters_mut().requests.count(bytes.len());
+                let counters = self.services[usize::from(client.service())].counters_mut();
+                counters.requests.count(bytes.len());
+                client.track_requests(now, bytes, &mut counters.measured);
                 client.request(now, conn, bytes, linked, &mut self.memory, out);
                 linked.transmit_large(now, out);
             }

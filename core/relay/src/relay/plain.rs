@@ -12,6 +12,7 @@ use spillway_wire::PROXY_BYTES_MAX;
 
 use super::Relay;
 use crate::clients::{Arrival, AwaitingHeader, ConnRole, Header, PlainClient};
+use crate::measurement::RequestMetrics;
 use crate::reasons::{ProxyFault, Refusal};
 use crate::timers::Timer;
 
@@ -65,6 +66,13 @@ impl Relay {
         let has_gate = keeps && linked.reports_taken_requests();
         out.release(conn, if has_gate { client.stream_offset(0) } else { u64::MAX });
         client.grant(now, conn, linked, &mut self.memory, out);
+        let (measurement, before) = {
+            let service = self.service(service);
+            (service.config().measurement, service.counters().plain_clients)
+        };
+        if let Some(tracker) = RequestMetrics::sample(measurement, before) {
+            client.measure(tracker);
+        }
         self.put_client(conn, ConnRole::Plain(client));
         self.service_mut(service).counters_mut().plain_clients += 1;
         Ok(())
@@ -91,7 +99,9 @@ impl Relay {
         // `None`: the client has left before the reply arrived.
         let Some(conn) = linked.client(id) else { return };
         let Some(client) = self.clients.plain_mut(conn) else { return };
-        self.services[usize::from(client.service())].counters_mut().replies.count(bytes.len());
+        let counters = self.services[usize::from(client.service())].counters_mut();
+        counters.replies.count(bytes.len());
+        client.track_replies(self.turn.now, bytes, &mut counters.measured);
         client.reply(self.turn.now, conn, bytes, linked, &mut self.memory, out);
     }
 

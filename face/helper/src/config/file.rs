@@ -210,6 +210,8 @@ impl Reader<'_> {
         let protocols = [Protocol::Tcp, Protocol::Memcached, Protocol::Redis];
         service.protocol =
             self.choice(&section.protocol, &protocols.map(|p| (p.name(), p))).unwrap_or_default();
+        service.measure_one_in =
+            self.number(&section.measure_one_in, 0..=1_000_000).map_or(service.measure_one_in, |n| n as u32);
         if let Some(links) = self.number(&section.links_per_thread, 1..=64) {
             service.links_per_thread = links as u16; // in the range
         }

@@ -184,6 +184,8 @@ pub struct Service {
     pub proxy_protocol_from: Vec<AddressRange>,
     /// Protocol of the requests, for request metrics.
     pub protocol: Protocol,
+    /// With a protocol other than `tcp`, one of this many plain clients is measured; 0: none.
+    pub measure_one_in: u32,
     /// Links from each thread to the server.
     pub links_per_thread: u16,
     /// Timeout for connecting a link.
@@ -233,6 +235,7 @@ impl Service {
             clients: Vec::new(),
             proxy_protocol_from: Vec::new(),
             protocol: Protocol::default(),
+            measure_one_in: 16,
             links_per_thread: 1,
             connect_timeout: Duration::from_secs(1),
             client_keepalive: Some(Duration::from_secs(30)),

@@ -143,9 +143,11 @@ section! {
     /// The registered address, to which clients connect. Required if `link_listen` has several addresses, or a
     /// wildcard, which clients of other hosts cannot use. A host name is looked up at start and at each reload.
     advertise: Any, "address", "the address of `link_listen`";
-    /// Protocol of clients and server: `tcp` (any), `memcached` or `redis`. For metrics by request, which this version
-    /// does not have yet; bytes are never changed.
+    /// Protocol of clients and server: `tcp` (any), `memcached` or `redis`. With one of the latter two the latency of
+    /// requests is measured; bytes are never changed. *For clients that connect after a reload.*
     protocol: Any, "text", "\"tcp\"";
+    /// One of this many plain clients is measured, if there is a `protocol`. 0 to 1,000,000; 0: none.
+    measure_one_in: Any, "number", "16";
     /// Links from each thread to the server. 1 to 64.
     links_per_thread: Any, "number", "1";
     /// Timeout for connecting a link to the server. `1ms` to `60s`.

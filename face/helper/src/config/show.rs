@@ -76,6 +76,7 @@ impl Display for Service {
             writeln!(f, "advertise = \"{}\"", register.link)?;
         }
         writeln!(f, "protocol = \"{}\"", self.protocol.name())?;
+        writeln!(f, "measure_one_in = {}", self.measure_one_in)?;
         writeln!(f, "links_per_thread = {}", self.links_per_thread)?;
         writeln!(f, "connect_timeout = \"{}\"", duration_text(self.connect_timeout))?;
         writeln!(f, "client_keepalive = \"{}\"", duration_text(self.client_keepalive.unwrap_or_default()))?;

@@ -20,10 +20,11 @@ struct Series {
     of: fn(&ServiceRates) -> Option<f64>,
 }
 
-const SERIES: [Series; 3] = [
+const SERIES: [Series; 4] = [
     Series { name: "requests/s", of: |rates| Some(rates.requests_per_second) },
     Series { name: "messages per batch", of: |rates| rates.messages_per_batch },
     Series { name: "added p99 µs", of: |rates| rates.delay_p99_us },
+    Series { name: "latency p99 µs", of: |rates| rates.latency_p99_us },
 ];
 
 /// Writes the charts of the busiest services, and of the threads' CPU.
@@ -36,7 +37,11 @@ pub(super) fn write(page: &mut String, status: &HelperStatus, history: &[Rates])
             let of_service = |rates: &Rates| {
                 rates.services.iter().find(|service| service.name == name).and_then(series.of)
             };
-            write_chart(page, name, series.name, &history.iter().map(of_service).collect::<Vec<_>>())?;
+            let samples: Vec<_> = history.iter().map(of_service).collect();
+            // A service without a protocol has no latencies.
+            if samples.iter().any(Option::is_some) {
+                write_chart(page, name, series.name, &samples)?;
+            }
         }
     }
     let cpu = |rates: &Rates| Some(rates.thread_cpu_percent.iter().sum());
@@ -104,6 +109,9 @@ mod tests {
         let service = |number: usize| ServiceRates {
             name: format!("s{number}<"),
             requests_per_second: number as f64,
+            messages_per_batch: Some(1.0),
+            delay_p99_us: Some(10.0),
+            latency_p99_us: Some(300.0),
             ..ServiceRates::default()
         };
         let services = (0..SERVICES_MAX + 3).map(service).collect();

@@ -7,6 +7,7 @@ use alloc::boxed::Box;
 use core::net::SocketAddr;
 
 use spillway_batch::Id;
+use spillway_requests::Tracker;
 use spillway_transport::Time;
 
 use crate::clients::backlog::Backlog;
@@ -14,6 +15,7 @@ use crate::clients::lingering::Lingering;
 use crate::clients::reply_acks::{FinalAck, ReplyAcks};
 use crate::clients::window::Window;
 use crate::links::Linked;
+use crate::measurement::RequestMetrics;
 use crate::memory::{Held, Memory, Unread};
 use crate::status::{ClientKind, ClientStatus};
 
@@ -50,6 +52,8 @@ pub(crate) struct PlainClient {
     replies: Backlog,
     /// Acknowledgements, if the server keeps replies.
     reply_acks: Option<Box<ReplyAcks>>,
+    /// Follows the client's requests, if the client is sampled.
+    tracker: Option<Box<Tracker>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -100,12 +104,36 @@ impl PlainClient {
             window: Window::new(now, window),
             replies: Backlog::default(),
             reply_acks: None,
+            tracker: None,
         }
     }
 
     /// The server keeps replies until they are acknowledged.
     pub(crate) fn report_acknowledgements(&mut self) {
         self.reply_acks = Some(Box::default());
+    }
+
+    /// Measures the client's requests.
+    pub(crate) fn measure(&mut self, tracker: Tracker) {
+        self.tracker = Some(Box::new(tracker));
+    }
+
+    /// Follows requests before they are forwarded.
+    pub(crate) fn track_requests(&mut self, now: Time, bytes: &[u8], metrics: &mut RequestMetrics) {
+        if let Some(tracker) = &mut self.tracker {
+            metrics.requests(tracker, now, bytes);
+        }
+    }
+
+    /// Measures replies before they are forwarded.
+    pub(crate) fn track_replies(&mut self, now: Time, bytes: &[u8], metrics: &mut RequestMetrics) {
+        if let Some(tracker) = &mut self.tracker {
+            if !self.replies.is_empty() {
+                // The server waits for credit because the client does not read.
+                tracker.excuse();
+            }
+            metrics.replies(tracker, now, bytes);
+        }
     }
 
     pub(crate) fn service(&self) -> u16 {

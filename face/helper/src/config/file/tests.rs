@@ -161,6 +161,7 @@ fn every_key_is_read() {
         register = "etcd:http://10.0.0.1:2379,http://10.0.0.2:2379/spillway/cache/"
         advertise = "10.0.0.9:11411"
         protocol = "memcached"
+        measure_one_in = 4
         links_per_thread = 2
         connect_timeout = "2s"
         client_keepalive = "0"
@@ -191,6 +192,7 @@ fn every_key_is_read() {
     assert!(service.require_encryption);
     assert_eq!(service.sla, Some(Duration::from_millis(5)));
     assert_eq!((service.protocol, service.links_per_thread), (Protocol::Memcached, 2));
+    assert_eq!(service.measure_one_in, 4);
     assert_eq!((service.connect_timeout, service.client_keepalive), (Duration::from_secs(2), None));
     assert_eq!(service.policy, PolicyKind::Fixed { delay: Duration::from_millis(1), bytes: 32 << 10 });
     assert_eq!(service.connection_buffer_bytes, 64 << 10);

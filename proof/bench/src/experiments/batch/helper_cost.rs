@@ -1,6 +1,6 @@
 //! CPU time of a round trip in our helper on kernel sockets, or in nginx, haproxy or nutcracker in its place, with the
 //! same clients and rates and one worker each; and CPU time of the server behind each of them. Helpers with 2 and 299
-//! further services show the cost of unused services.
+//! further services show the cost of unused services, and helpers that measure requests the cost of that.
 //!
 //! Rounds are interleaved: each measures every system once, in rotating order. Ratios compare within a round.
 
@@ -56,15 +56,21 @@ enum Middle {
     Helper3,
     /// A helper with 300 services, of which clients use one.
     Helper300,
+    /// A helper with 3 services that measures the requests of one of 16 clients.
+    HelperSampling,
+    /// The same, of every client.
+    HelperMeasuring,
     Nginx,
     Haproxy,
     Nutcracker,
 }
 
-const MIDDLES: [Middle; 7] = [
+const MIDDLES: [Middle; 9] = [
     Middle::Helper,
     Middle::Helper3,
     Middle::Helper300,
+    Middle::HelperSampling,
+    Middle::HelperMeasuring,
     Middle::Nginx,
     Middle::Haproxy,
     Middle::Nutcracker,
@@ -73,7 +79,7 @@ const MIDDLES: [Middle; 7] = [
 
 impl Middle {
     fn is_helper(self) -> bool {
-        matches!(self, Middle::Helper | Middle::Helper3 | Middle::Helper300)
+        !matches!(self, Middle::Direct | Middle::Nginx | Middle::Haproxy | Middle::Nutcracker)
     }
 }
 
@@ -84,6 +90,8 @@ impl Path for Middle {
             Middle::Helper => "helper",
             Middle::Helper3 => "helper of 3 services",
             Middle::Helper300 => "helper of 300 services",
+            Middle::HelperSampling => "helper that measures 1 of 16 clients",
+            Middle::HelperMeasuring => "helper that measures every client",
             Middle::Nginx => "nginx",
             Middle::Haproxy => "haproxy",
             Middle::Nutcracker => "nutcracker",
@@ -92,8 +100,8 @@ impl Path for Middle {
 }
 
 struct Programs {
-    /// Helpers with 1, 3 and 300 services.
-    helpers: [Helper; 3],
+    /// Helpers with 1, 3 and 300 services, and two with 3 services that measure requests.
+    helpers: [Helper; 5],
     proxies: [Peer; 3],
     server: SocketAddr,
 }
@@ -104,6 +112,8 @@ impl Programs {
             Middle::Helper => Some(&self.helpers[0]),
             Middle::Helper3 => Some(&self.helpers[1]),
             Middle::Helper300 => Some(&self.helpers[2]),
+            Middle::HelperSampling => Some(&self.helpers[3]),
+            Middle::HelperMeasuring => Some(&self.helpers[4]),
             _ => None,
         }
     }
@@ -114,6 +124,8 @@ impl Programs {
             Middle::Helper => self.helpers[0].address,
             Middle::Helper3 => self.helpers[1].address,
             Middle::Helper300 => self.helpers[2].address,
+            Middle::HelperSampling => self.helpers[3].address,
+            Middle::HelperMeasuring => self.helpers[4].address,
             Middle::Nginx => self.proxies[0].address(),
             Middle::Haproxy => self.proxies[1].address(),
             Middle::Nutcracker => self.proxies[2].address(),
@@ -135,9 +147,11 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let plain = pair.plain.address();
     let programs = Programs {
         helpers: [
-            helper(&stage, pair.link, 0)?,
-            helper(&stage, pair.link, 2)?,
-            helper(&stage, pair.link, 299)?,
+            helper(&stage, pair.link, (0, None))?,
+            helper(&stage, pair.link, (2, None))?,
+            helper(&stage, pair.link, (299, None))?,
+            helper(&stage, pair.link, (2, Some(16)))?,
+            helper(&stage, pair.link, (2, Some(1)))?,
         ],
         proxies: [
             stage.proxy(&Proxy::nginx(plain))?,
@@ -166,10 +180,11 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     Ok(results.after(ended))
 }
 
-fn helper(stage: &Stage, link: SocketAddr, idle_services: u16) -> Result<Helper, Error> {
+/// A helper with further services, and with measured clients.
+fn helper(stage: &Stage, link: SocketAddr, more: (u16, Option<u32>)) -> Result<Helper, Error> {
     let kind = HelperKind { library: false, batch: "adaptive", max_delay: MAX_DELAY };
     let port = Place::from(&stage.middle).free_port()?;
-    stage.helper_with((&stage.middle, port), link, &kind, idle_services)
+    stage.helper_with((&stage.middle, port), link, &kind, more)
 }
 
 fn rows(series: &Series<Middle>, results: &mut Results) {
@@ -198,6 +213,16 @@ fn ratios(series: &[Series<Middle>], effort: &Effort, results: &mut Results) {
             let ratio = Ratio::paired(&name, &many.each(Cost::middle_us), &few.each(Cost::middle_us));
             let note = format!("CPU in the middle at {rate}/s, one service used; expected ≤ 1.05");
             results.ratios.push(ratio.note(note));
+        }
+        let measuring = [(Middle::HelperSampling, "one_in_16"), (Middle::HelperMeasuring, "all")];
+        for (middle, clients) in measuring {
+            if let (Some(with), Some(without)) =
+                (find(series, middle, rate), find(series, Middle::Helper3, rate))
+            {
+                let name = format!("kernel_measuring_{clients}_over_none{}", effort.suffix(rate));
+                let ratio = Ratio::paired(&name, &with.each(Cost::middle_us), &without.each(Cost::middle_us));
+                results.ratios.push(ratio.note(format!("CPU in the middle at {rate}/s; expected ≤ 1.02")));
+            }
         }
         let Some(ours) = find(series, Middle::Helper, rate) else { continue };
         for other in [Middle::Nginx, Middle::Haproxy, Middle::Nutcracker] {
