@@ -41,17 +41,28 @@ fn installed() -> Result<PathBuf, String> {
     assert!(made.status.success(), "{}", text(&made));
     let root = directory.join("root");
     packages::install(&root)?;
-    for unit in ["memcached.service.d", "redis-server.service.d"] {
-        let folder = root.join("etc/systemd/system").join(unit);
-        fs::create_dir_all(&folder).unwrap();
-        let drop_in = root.join("usr/share/spillway/systemd").join(unit).join("spillway.conf");
-        fs::copy(drop_in, folder.join("spillway.conf")).unwrap();
-    }
-    for key in ["cache.key", "redis.key"] {
-        let output = chroot(&root, &["spillway", "key", "new", &format!("/etc/spillway/{key}")]);
-        assert!(output.status.success(), "{}", text(&output));
+    for drop_in in DROP_INS {
+        let directory = Path::new("/usr/share/spillway/systemd").join(drop_in);
+        for command in commands(drop_in).iter().filter(|command| !command.starts_with("systemctl")) {
+            let script = format!("cd {} && {command}", directory.display());
+            let output = chroot(&root, &["sh", "-c", &script]);
+            assert!(output.status.success(), "{command}: {}", text(&output));
+        }
     }
     Ok(root)
+}
+
+/// The drop-ins for servers, whose comments say how to put them in force.
+const DROP_INS: [&str; 2] = ["memcached.service.d", "redis-server.service.d"];
+
+/// The commands in the comments of a drop-in: its indented lines.
+fn commands(drop_in: &str) -> Vec<String> {
+    let file = repository().join("packaging/systemd").join(drop_in).join("spillway.conf");
+    let text = fs::read_to_string(file).unwrap();
+    let commands: Vec<String> =
+        text.lines().filter_map(|line| line.strip_prefix("#   ")).map(str::to_owned).collect();
+    assert!(commands.len() >= 3, "{drop_in}: {commands:?}");
+    commands
 }
 
 fn chroot(root: &Path, command: &[&str]) -> Output {
@@ -186,7 +197,11 @@ fn debians_memcached_and_redis_are_adopted_and_restored() {
             return;
         }
     };
-    system.must(&["systemctl", "start", "memcached", "redis-server"]);
+    for command in DROP_INS.iter().flat_map(|drop_in| commands(drop_in)) {
+        if command.starts_with("systemctl") {
+            system.must(&["sh", "-c", &command]);
+        }
+    }
 
     // Both serve their own ports, and write status pages in spite of their units' restrictions.
     system.eventually("both are helped", |system| {
