@@ -240,7 +240,12 @@ impl Link {
 
     /// Accepts no more clients; the link is closed when its last client has left, or at the deadline.
     pub(crate) fn retire(&mut self, deadline: Option<Time>) {
-        self.lifecycle = Lifecycle::Retired { deadline };
+        // A second reload does not extend an earlier deadline.
+        let earlier = match self.lifecycle {
+            Lifecycle::Retired { deadline } => deadline,
+            _ => None,
+        };
+        self.lifecycle = Lifecycle::Retired { deadline: earlier.into_iter().chain(deadline).min() };
     }
 
     pub(crate) fn status(&self) -> LinkStatus {

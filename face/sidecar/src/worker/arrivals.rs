@@ -24,7 +24,7 @@ use crate::table::{AwaitingHeader, Entry, Opening, Side};
 /// At most one rejected load balancer is logged in this time.
 const WARN_INTERVAL: Duration = Duration::from_secs(1);
 /// Connections accepted from a listener before other events are handled.
-const ACCEPTED_PER_TURN: usize = 64;
+pub(super) const ACCEPTED_PER_TURN: usize = 64;
 /// Pause of accepting after the host ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

@@ -5,12 +5,16 @@ use std::time::{Duration, Instant};
 use tracing::info;
 
 use super::Worker;
+use super::arrivals::ACCEPTED_PER_TURN;
 use crate::counters::Ending;
 use crate::table::Entry;
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long after the deadline sessions may take to send their end to the server.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
+
+/// Turns of accepting that empty a listener's queue of 1,024 clients.
+const TURNS_OF_BACKLOG: usize = 1024 / ACCEPTED_PER_TURN + 1;
 
 #[derive(Debug)]
 pub(super) struct Draining {
@@ -20,8 +24,10 @@ pub(super) struct Draining {
 
 impl Worker {
     pub(super) fn begin_drain(&mut self, now: Instant, within: Duration) {
-        // Accept the clients that have already connected.
-        (0..self.listeners.len() as u64).for_each(|listener| self.accept(now, listener));
+        // Accept the clients that have already connected: closing the listener would reset them.
+        for listener in 0..self.listeners.len() as u64 {
+            (0..TURNS_OF_BACKLOG).for_each(|_| self.accept(now, listener));
+        }
         self.stop_watching_listeners();
         self.listeners.clear();
         self.accept_at = None;

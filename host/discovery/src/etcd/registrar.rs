@@ -258,6 +258,11 @@ impl<'a> Keeper<'a> {
         self.withdraw();
     }
 
+    /// How long a lease lasts: etcd may grant more than was asked for.
+    fn granted(&self, lease: &Lease) -> Duration {
+        self.ttl.max(Duration::from_secs(lease.ttl))
+    }
+
     fn register(&mut self) -> Result<(), Failed> {
         let asked = Instant::now();
         let grant = json!({ "TTL": self.ttl.as_secs().to_string() });
@@ -268,7 +273,7 @@ impl<'a> Keeper<'a> {
         }
         // Set before the key is written, so that `withdraw` revokes the lease if writing fails.
         (self.lease, self.is_written) = (Some(lease.id), false);
-        self.lease_ends = asked + self.ttl;
+        self.lease_ends = asked + self.granted(&lease);
         let _: Value = self.client.ask("/v3/kv/put", &self.put(lease.id))?;
         self.registered(RegistrarNotice::Registered);
         Ok(())
@@ -284,7 +289,7 @@ impl<'a> Keeper<'a> {
             self.shared.state().status.since = None;
             return self.register();
         }
-        self.lease_ends = asked + self.ttl;
+        self.lease_ends = asked + self.granted(&lease);
         let transaction = json!({
             "compare": [{ "key": self.key, "target": "LEASE", "result": "EQUAL", "lease": id.to_string() }],
             "failure": [{ "request_range": { "key": self.key } }, { "request_put": self.put(id) }],

@@ -177,7 +177,10 @@ pub(super) fn key_files(named: &[Option<&Path>]) -> Vec<Finding> {
     let mut files: Vec<PathBuf> = named.iter().flatten().map(|path| path.to_path_buf()).collect();
     let is_key = |path: &PathBuf| path.extension().is_some_and(|end| end == "key");
     if let Ok(entries) = fs::read_dir(KEY_DIRECTORY) {
-        files.extend(entries.flatten().map(|entry| entry.path()).filter(is_key).take(100));
+        let mut found: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_key).collect();
+        found.sort();
+        found.truncate(100);
+        files.extend(found);
     }
     files.sort();
     files.dedup();
