@@ -44,7 +44,7 @@ pub struct Ask {
     pub asked: u8,
     /// The client key of the proof.
     pub key: KeyId,
-    /// LinkRandomness random bytes, different for each helper.
+    /// Fresh random bytes, different for each helper.
     pub nonce: [u8; NONCE_BYTES],
     /// The requested server, for a link port that serves several.
     pub server: Option<SocketAddr>,

@@ -79,7 +79,7 @@ pub struct Hello {
     pub role: Role,
     /// The key that the opener will prove to know.
     pub key: KeyId,
-    /// LinkRandomness random bytes.
+    /// Fresh random bytes.
     pub nonce: [u8; NONCE_BYTES],
 }
 
@@ -104,7 +104,7 @@ pub struct Welcome {
     pub version: u8,
     /// The server's decision.
     pub verdict: Verdict,
-    /// LinkRandomness random bytes.
+    /// Fresh random bytes.
     pub nonce: [u8; NONCE_BYTES],
     /// The server's proof that it knows the key.
     pub proof: [u8; PROOF_BYTES],

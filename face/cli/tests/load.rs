@@ -150,3 +150,22 @@ fn a_program_controls_the_load_on_standard_input() {
     wait_for(&mut lines, "end");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
+
+#[test]
+fn a_run_that_nothing_can_start_ends() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    for server in [echo(|_| {}), silent.local_addr().unwrap()] {
+        let mut held = load(server, &["--hold", "--control", "stdin", "-d", "10s"]);
+        let mut child =
+            held.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdin.take());
+        // Without an end of its own this waits for ever, and the test with it.
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    // A stop that arrives while connections are being opened.
+    let mut held = load(echo(|_| {}), &["--hold", "--control", "stdin", "-d", "10s"]);
+    let mut child = held.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.as_mut().unwrap().write_all(b"stop\n").unwrap();
+    assert!(child.wait_with_output().unwrap().status.success());
+}

@@ -70,7 +70,7 @@ pub enum Request {
 pub struct ReloadOutcome {
     /// A line for each changed key and each added or removed service.
     pub changes: Vec<String>,
-    /// ReloadOutcome keys whose new values need a restart.
+    /// Keys whose new values need a restart.
     pub restart: Vec<String>,
 }
 

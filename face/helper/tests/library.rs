@@ -118,7 +118,7 @@ fn refused_clients_get_an_error_and_do_not_affect_others() {
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
 }
 
-/// SilentPeers without a key hold silent connections to the helper's link port, and reopen those that end.
+/// Peers without a key hold silent connections to the helper's link port, and reopen those that end.
 #[test]
 fn strangers_that_hold_connections_do_not_block_clients() {
     let server = EchoServer::start();

@@ -329,7 +329,8 @@ pub(crate) fn take() -> Option<&'static Connection> {
 pub(crate) fn give_back(connection: &Connection) {
     {
         let mut inner = connection.lock();
-        (inner.received, inner.options) = (Vec::new(), Options::default());
+        // A thread may still ask for readable bytes: `read` never exceeds what was received.
+        (inner.received, inner.read, inner.options) = (Vec::new(), 0, Options::default());
     }
     lock(&POOL).free.push(connection.index);
 }

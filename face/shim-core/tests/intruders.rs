@@ -167,7 +167,7 @@ fn more_than_its_credit_closes_that_connection_only() {
     assert_eq!(link.ask(kept, b"get a\r\n", b"END\r\n"), b"END\r\n");
 }
 
-/// SilentPeers without a key hold silent connections to the link port, and open new ones for those that end: from one
+/// Peers without a key hold silent connections to the link port, and open new ones for those that end: from one
 /// address, which is also the honest peers' address here, and from many.
 #[test]
 fn strangers_who_hold_connections_keep_nobody_away() {

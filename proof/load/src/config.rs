@@ -13,6 +13,8 @@ use crate::random::mix;
 
 /// Limit of connections of one generator: the local ports of a client host to one server address.
 pub const CONNECTIONS_MAX: u32 = 60_000;
+/// Maximum number of commands in a schedule.
+pub const ORDERS_MAX: usize = 200;
 /// Limit of threads.
 pub const THREADS_MAX: u32 = 64;
 /// Limit of keys; each takes 8 bytes of a table.
@@ -250,6 +252,7 @@ impl Config {
         if let Loop::Open { rate_per_s, .. } = self.pacing {
             within("--rate", rate_per_s, 0.0, 1e8)?;
         }
+        within("the number of commands in --at", self.schedule.len() as f64, 0.0, ORDERS_MAX as f64)?;
         let bin_ns = self.bin.as_nanos();
         if !(1_000_000..=1_000_000_000).contains(&bin_ns)
             || !bin_ns.is_multiple_of(1_000_000)

@@ -125,6 +125,8 @@ fn token(index: usize) -> EventData {
 }
 
 pub(crate) struct Worker<P> {
+    /// The time zero that the run was started with.
+    started: Option<Clock>,
     setup: WorkerSetup,
     protocol: P,
     clock: Clock,
@@ -188,6 +190,7 @@ impl<P: Protocol> Worker<P> {
             .map_err(|e| Error::system("cannot watch an eventfd", e))?;
         let nanoseconds = |d: std::time::Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
         Ok(Worker {
+            started: None,
             clock: Clock::new(crate::clock::monotonic_ns()),
             epoll,
             events: Vec::with_capacity(EVENTS_PER_WAIT_MAX),
@@ -244,14 +247,16 @@ impl<P: Protocol> Worker<P> {
         self.open_all()?;
         self.notify(FromWorker::Ready);
         loop {
+            // `stop` may start the run while connections are being opened.
+            if let Some(clock) = self.started {
+                self.clock = clock;
+                // Timers were set before the clock was, and count from another time zero.
+                (0..self.connections.len()).for_each(|index| self.renew_session_timer(index));
+                self.renew_group_timers();
+                return Ok(true);
+            }
             match self.setup.orders.recv() {
-                Ok(ToWorker::Start(clock)) => {
-                    self.clock = clock;
-                    // Timers were set before the clock was, and count from another time zero.
-                    (0..self.connections.len()).for_each(|index| self.renew_session_timer(index));
-                    self.renew_group_timers();
-                    return Ok(true);
-                }
+                Ok(ToWorker::Start(clock)) => self.started = Some(clock),
                 Ok(ToWorker::Order { order, move_id }) => self.enqueue(order, move_id),
                 Err(_) => {
                     self.end_ns = 0;
@@ -384,8 +389,9 @@ impl<P: Protocol> Worker<P> {
         // Resets the eventfd; fails if it is reset already.
         let _ = rustix::io::read(&self.setup.wake, &mut counter);
         while let Ok(message) = self.setup.orders.try_recv() {
-            if let ToWorker::Order { order, move_id } = message {
-                self.enqueue(order, move_id);
+            match message {
+                ToWorker::Order { order, move_id } => self.enqueue(order, move_id),
+                ToWorker::Start(clock) => self.started = Some(clock),
             }
         }
     }

@@ -67,21 +67,21 @@ section! {
     /// Name of the helper in status, metrics and logs, and for `spillway drain`.
     name: Any, "text", "this host's name";
     /// Transport: `sockets` (the kernel's) or `auto` (the best on this host; the log gives the choice and the reason).
-    /// `xdp` is refused: this version does not have it. *ReloadOutcome by a restart only.*
+    /// `xdp` is refused: this version does not have it. *Changed by a restart only.*
     engine: Any, "text", "\"sockets\"";
     /// Network threads, each with its own links. 0: one pinned to each core that the process may use. At most 1024.
-    /// *ReloadOutcome by a restart only.*
+    /// *Changed by a restart only.*
     threads: Any, "number", "0";
     /// The admin socket, for its owner and group (mode 0660): status, reload, drain and override. An absolute path. The
     /// default is `helper.sock` in `/run/spillway` for a user who may write there, otherwise in
-    /// `$XDG_RUNTIME_DIR/spillway`. *ReloadOutcome by a restart only.*
+    /// `$XDG_RUNTIME_DIR/spillway`. *Changed by a restart only.*
     socket: Any, "path", "\"/run/spillway/helper.sock\"";
     /// A group, by name or number. With it, every user who can reach the admin socket may read (status and connections;
-    /// mode 0666), and only members of the group, the helper's own user and root may reload, drain and override. *ReloadOutcome
+    /// mode 0666), and only members of the group, the helper's own user and root may reload, drain and override. *Changed
     /// by a restart only.*
     admin_group: Any, "text", "none: who may connect, may do all";
     /// Address of `/metrics`, `/status`, `/health` and the status page, which are read-only and need no password:
-    /// `HOST:PORT`, or `:PORT` for every IPv4 address of this host. *ReloadOutcome by a restart only.*
+    /// `HOST:PORT`, or `:PORT` for every IPv4 address of this host. *Changed by a restart only.*
     metrics: Any, "address", "off";
     /// Maximum number of clients of all services; further ones are refused. 1 to 10,000,000.
     max_connections: Any, "number", "50_000";
@@ -93,7 +93,7 @@ section! {
     /// Time for clients to finish when the helper or a service drains; then they are reset. At most `24h`.
     drain_deadline: Any, "time", "\"30s\"";
     /// Whether the helper answers library clients that ask for its load, by UDP at the addresses of `link_listen`.
-    /// Without answers clients choose a helper at random. *ReloadOutcome by a restart only.*
+    /// Without answers clients choose a helper at random. *Changed by a restart only.*
     load_answers: Any, "true or false", "true";
     /// Bandwidth of the network in one direction, such as `10Gbit` (or `kbit`, `Mbit`). If it is given, the load
     /// includes the network; the headers of small packets are counted.

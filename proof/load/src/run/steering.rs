@@ -139,7 +139,13 @@ impl<'a> Steering<'a> {
         let Some(control) = &self.control else { return };
         let mut buffer = [0u8; LINE_BYTES_MAX];
         match rustix::io::read(control, &mut buffer) {
-            Ok(0) => self.control = None,
+            Ok(0) => {
+                self.control = None;
+                // Nothing can start the run any more.
+                if self.config.hold && !self.run_started {
+                    self.command(Command::Stop);
+                }
+            }
             Ok(count) => self.line.extend_from_slice(&buffer[..count]),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             Err(_) => self.control = None,
@@ -194,8 +200,13 @@ impl<'a> Steering<'a> {
     fn order(&mut self, order: Order) {
         let move_id = self.next_move_id;
         self.next_move_id += u32::from(matches!(order.command, Command::Move { .. }));
+        let mut is_full = false;
         for worker in &self.workers {
-            worker.order(ToWorker::Order { order: order.clone(), move_id });
+            is_full |= !worker.order(ToWorker::Order { order: order.clone(), move_id });
+        }
+        if is_full {
+            let what = format!("`{}` is lost on a thread: it has too many commands waiting", order.command);
+            self.trouble(self.clock.now_ns(), what);
         }
     }
 
@@ -218,7 +229,8 @@ impl<'a> Steering<'a> {
             self.order(order);
         }
         for worker in &self.workers {
-            worker.order(ToWorker::Start(self.clock));
+            // Cannot be full: `Config::check` bounds the schedule, and other commands come after the start.
+            let _ = worker.order(ToWorker::Start(self.clock));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
 use crate::config::{Config, ProtocolKind};
@@ -17,6 +17,7 @@ use crate::protocol::store::{Dialect, Store};
 use crate::random::mix;
 use crate::worker::{FromWorker, ToWorker, Worker, WorkerSetup, wake, wake_fd};
 
+/// More than a schedule of [`crate::config::ORDERS_MAX`] and the start.
 const ORDERS_QUEUED_MAX: usize = 256;
 /// Error of a run whose worker thread ended without a message.
 pub(super) const WORKER_FAILED: &str =
@@ -29,11 +30,16 @@ pub(super) struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    pub(super) fn order(&self, message: ToWorker) {
-        // Drops the message if the worker has ended or has `ORDERS_QUEUED_MAX` unread messages.
-        if self.orders.try_send(message).is_ok() {
-            wake(&self.wake);
+    /// Gives the worker an order. False: the worker has `ORDERS_QUEUED_MAX` unread ones, and this one is dropped. A
+    /// worker that has ended needs none.
+    #[must_use]
+    pub(super) fn order(&self, message: ToWorker) -> bool {
+        match self.orders.try_send(message) {
+            Ok(()) => wake(&self.wake),
+            Err(TrySendError::Full(_)) => return false,
+            Err(TrySendError::Disconnected(_)) => {}
         }
+        true
     }
 
     pub(super) fn has_ended(&self) -> bool {

@@ -35,6 +35,8 @@ pub(super) struct World {
     pub helpers: Vec<Helper>,
     pub processes: Vec<Process>,
     pub connections: Vec<Connection>,
+    /// Time of the next [`WorldEvent::ReleaseDue`].
+    release_due: Option<Time>,
 }
 
 impl World {
@@ -59,6 +61,7 @@ impl World {
         };
         let helpers = (0..plan.helpers).map(helper).collect();
         let mut world = World {
+            release_due: None,
             books: Books::new(&plan),
             now: Time::ZERO,
             happened: 0,
@@ -172,7 +175,10 @@ impl World {
                 }
             }
             WorldEvent::ReleaseSample => self.sample_release(),
-            WorldEvent::ReleaseDue => self.release_sessions(),
+            WorldEvent::ReleaseDue => {
+                self.release_due = None;
+                self.release_sessions();
+            }
             WorldEvent::Fault(index) => self.fault(self.plan.faults[index].1),
         }
     }
@@ -419,7 +425,11 @@ impl World {
             }
         }
         if let Some(at) = self.server.release.poll_timeout() {
-            self.agenda.add(at.max(self.now + Duration::from_micros(1)), WorldEvent::ReleaseDue);
+            let at = at.max(self.now + Duration::from_micros(1));
+            if self.release_due.is_none_or(|due| at < due) {
+                self.release_due = Some(at);
+                self.agenda.add(at, WorldEvent::ReleaseDue);
+            }
         }
     }
 
