@@ -1,8 +1,9 @@
 //! Authentication and encryption of links: keys and key files, proofs, sealed records.
 //!
 //! A link is authenticated when it is opened: each end proves its knowledge of the key with a keyed hash of the
-//! preamble, which contains both nonces and the role. Since link version 4, batches are then [sealed](Channel) with
-//! keys that are derived for this link only. Each load query and each load reply carries its own proof.
+//! handshake messages (the preamble), which contain both nonces and the role. Since link version 4, batches are then
+//! [sealed](Channel) with keys that are derived for this link only. Each load query and each load reply carries its own
+//! proof.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(

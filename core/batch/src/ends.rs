@@ -13,7 +13,7 @@ use crate::error::ConsumedTooMuch;
 use crate::id_table::IdTable;
 use crate::limits::LinkCounters;
 use crate::receiving::Receiving;
-use crate::run::{Front, RunOutcome, front};
+use crate::run::{FirstFrame, RunOutcome, first_frame};
 
 /// What the caller does with a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -327,8 +327,8 @@ impl Ends {
     pub(crate) fn incoming_run<'a>(&mut self, input: &mut &'a [u8]) -> RunOutcome<'a> {
         let mut length = 0;
         let found = loop {
-            match front(&input[length..]) {
-                Front::Frame { header, payload } => {
+            match first_frame(&input[length..]) {
+                FirstFrame::Frame { header, payload } => {
                     let is_idle = length == 0 && payload.is_empty() && header.id != Id::LINK;
                     if self.take_frame(&header) {
                         length += HEADER_BYTES + payload.len();
@@ -339,8 +339,8 @@ impl Ends {
                         break RunOutcome::Disassemble;
                     }
                 }
-                Front::Other => break RunOutcome::Disassemble,
-                Front::Incomplete => break RunOutcome::Incomplete,
+                FirstFrame::Other => break RunOutcome::Disassemble,
+                FirstFrame::Incomplete => break RunOutcome::Incomplete,
             }
         };
         let (run, rest) = input.split_at(length);

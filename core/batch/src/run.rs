@@ -1,9 +1,9 @@
-//! Runs of unchanged data frames, headers included.
+//! Runs: several complete data frames in a row, which are forwarded as received, headers included.
 
 use spillway_wire::{HEADER_BYTES, Header};
 
-/// What a link's received bytes begin with.
-pub(crate) enum Front<'a> {
+/// The first frame of a link's received bytes.
+pub(crate) enum FirstFrame<'a> {
     /// An incomplete header or data frame.
     Incomplete,
     /// A complete data frame.
@@ -12,30 +12,32 @@ pub(crate) enum Front<'a> {
     Other,
 }
 
-pub(crate) fn front(input: &[u8]) -> Front<'_> {
-    let Some((head, rest)) = input.split_first_chunk::<HEADER_BYTES>() else { return Front::Incomplete };
+pub(crate) fn first_frame(input: &[u8]) -> FirstFrame<'_> {
+    let Some((head, rest)) = input.split_first_chunk::<HEADER_BYTES>() else { return FirstFrame::Incomplete };
     match Header::parse(head) {
         Ok(header) if header.kind.is_data() => match rest.get(..usize::from(header.length)) {
-            Some(payload) => Front::Frame { header, payload },
-            None => Front::Incomplete,
+            Some(payload) => FirstFrame::Frame { header, payload },
+            None => FirstFrame::Incomplete,
         },
-        _ => Front::Other,
+        _ => FirstFrame::Other,
     }
 }
 
+/// The frames of a run. Ends at the first bytes that are not a complete data frame.
 pub(crate) fn frames(mut run: &[u8]) -> impl Iterator<Item = (Header, &[u8])> + '_ {
     core::iter::from_fn(move || {
-        let Front::Frame { header, payload } = front(run) else { return None };
+        let FirstFrame::Frame { header, payload } = first_frame(run) else { return None };
         run = &run[HEADER_BYTES + payload.len()..];
         Some((header, payload))
     })
 }
 
+/// The outcome of taking a run from a link's received bytes.
 pub(crate) enum RunOutcome<'a> {
-    /// Complete frames, counted as received.
+    /// A run. The link's counters of received frames already include it.
     Run(&'a [u8]),
     /// No input, or an incomplete frame.
     Incomplete,
-    /// A frame that is not forwarded: disassemble it.
+    /// The input starts with a frame that cannot be part of a run: disassemble it.
     Disassemble,
 }

@@ -160,7 +160,7 @@ typedef struct spw_port spw_port;
 // Settings of link ports: keys, bounds and timeouts. Owned by the caller; ports keep a copy.
 typedef struct spw_port_settings spw_port_settings;
 
-// Relief of one service, for this program: measures latency, moves sessions to helpers when replies are late, and back.
+// Automatic relief of one service for this program: moves its sessions to helpers while replies are late, and back.
 typedef struct spw_relief spw_relief;
 
 // A session: one ordered stream of bytes in each direction. It continues on another route when its carrier is lost.
@@ -557,7 +557,7 @@ int spw_port_counts(const struct spw_port *port,
 // allowed.
 void spw_port_free(struct spw_port *port);
 
-// Makes the relief of a service; the settings name the server and the helpers, and the bounds of sessions. Replies are late
+// Creates the relief of a service. The settings name the server and the helpers, and limit the sessions. Replies are late
 // after `sla_us` microseconds (10 to 10,000,000). `*relief` becomes the new relief, for the caller to free, or null on an
 // error.
 int spw_relief_new(const struct spw_settings *settings,
@@ -577,12 +577,12 @@ int spw_relief_descriptor(const struct spw_relief *relief);
 // limit. Call it after all calls with sessions, right before the wait.
 int spw_relief_next_timeout_ms(const struct spw_relief *relief);
 
-// Decides, and moves sessions. Call it when the descriptor is ready and when the timeout has passed. Returns the number of
-// sessions that were ordered to move. `spw_wait` with one of the relief's sessions does this, too.
+// Applies the policy and moves sessions. Call it when the descriptor is ready and when the timeout has passed. Returns the
+// number of sessions that were ordered to move. `spw_wait` with one of the relief's sessions does this, too.
 int spw_relief_handle(struct spw_relief *relief);
 
 // Sets the operator's override, a `spw_override`, for `lasts_ms` milliseconds; 0 is without limit.
-int spw_relief_say(struct spw_relief *relief, int word_of, uint32_t lasts_ms);
+int spw_relief_say(struct spw_relief *relief, int manual_override, uint32_t lasts_ms);
 
 // Replaces the helpers by those of these settings, which must name the same server; other settings have no effect. A
 // session on a helper outside the new list stays there until it moves.

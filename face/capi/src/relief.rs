@@ -18,7 +18,7 @@ use crate::settings::spw_settings;
 use crate::status::{call, done, write_text};
 use crate::waiting::timeout_ms;
 
-/// Relief of one service, for this program: measures latency, moves sessions to helpers when replies are late, and back.
+/// Automatic relief of one service for this program: moves its sessions to helpers while replies are late, and back.
 pub struct spw_relief {
     _opaque: [u8; 0],
 }
@@ -50,7 +50,7 @@ pub struct spw_relief_figures {
     pub moves: u64,
 }
 
-/// Makes the relief of a service; the settings name the server and the helpers, and the bounds of sessions. Replies are late
+/// Creates the relief of a service. The settings name the server and the helpers, and limit the sessions. Replies are late
 /// after `sla_us` microseconds (10 to 10,000,000). `*relief` becomes the new relief, for the caller to free, or null on an
 /// error.
 #[unsafe(no_mangle)]
@@ -105,8 +105,8 @@ pub unsafe extern "C" fn spw_relief_next_timeout_ms(relief: *const spw_relief) -
     call(|| unsafe { object::with(relief, |owner| Ok(timeout_ms(owner.lock()?.due()))) })
 }
 
-/// Decides, and moves sessions. Call it when the descriptor is ready and when the timeout has passed. Returns the number of
-/// sessions that were ordered to move. `spw_wait` with one of the relief's sessions does this, too.
+/// Applies the policy and moves sessions. Call it when the descriptor is ready and when the timeout has passed. Returns the
+/// number of sessions that were ordered to move. `spw_wait` with one of the relief's sessions does this, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_relief_handle(relief: *mut spw_relief) -> c_int {
     // SAFETY: the caller passes a valid or null pointer.
@@ -115,14 +115,18 @@ pub unsafe extern "C" fn spw_relief_handle(relief: *mut spw_relief) -> c_int {
 
 /// Sets the operator's override, a `spw_override`, for `lasts_ms` milliseconds; 0 is without limit.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn spw_relief_say(relief: *mut spw_relief, word_of: c_int, lasts_ms: u32) -> c_int {
+pub unsafe extern "C" fn spw_relief_say(
+    relief: *mut spw_relief,
+    manual_override: c_int,
+    lasts_ms: u32,
+) -> c_int {
     done(|| {
         // SAFETY: the caller passes a valid or null pointer.
         unsafe {
             object::with(relief, |owner| {
-                let word = word(word_of)?;
+                let manual_override = word(manual_override)?;
                 let lasts = (lasts_ms > 0).then(|| milliseconds(lasts_ms));
-                owner.lock()?.change(|relief, now| relief.say(now, word, lasts));
+                owner.lock()?.change(|relief, now| relief.say(now, manual_override, lasts));
                 Ok(())
             })
         }
@@ -176,7 +180,7 @@ pub unsafe extern "C" fn spw_relief_status(
     done(|| {
         // SAFETY: the caller passes valid or null pointers.
         unsafe {
-            let known = object::with(relief, |owner| {
+            let output = object::with(relief, |owner| {
                 let side = owner.lock()?;
                 let (status, counters) = (side.relief.status(Instant::now()), side.relief.counters());
                 let mut stage = [0_u8; 16];
@@ -195,7 +199,7 @@ pub unsafe extern "C" fn spw_relief_status(
                     moves: counters.orders_done,
                 })
             })?;
-            object::answer(figures, "figures", known)
+            object::answer(figures, "figures", output)
         }
     })
 }

@@ -130,7 +130,7 @@ impl Wait {
                 Some(left)
             }
         };
-        if !connection.is_named(fd) {
+        if !connection.has_descriptor(fd) {
             return Err(libc::EBADF); // closed by another thread
         }
         if connection.source.own_state() & bits != 0 {

@@ -1,7 +1,7 @@
 //! Virtual connections, as the application's side sees them.
 //!
-//! They live in chunks that are never freed, so that a thread that races with `close` finds a connection, perhaps a
-//! later one, but never freed memory.
+//! They live in chunks that are never freed. A thread that races with `close` may find the place reused by another
+//! connection, but never reads freed memory.
 
 use core::net::SocketAddr;
 use core::ptr::null_mut;
@@ -16,17 +16,18 @@ use crate::source::Source;
 use crate::sys::Errno;
 use crate::table::{self, Entry};
 
-/// The link of a connection that no link has brought.
+/// Value of [`Connection::link`] for a connection that belongs to no link.
 pub(crate) const NO_LINK: u32 = u32::MAX;
 
-/// Readiness as epoll reports it. The kernel gives each of the first two a second name.
+/// Readiness as epoll reports it. `EPOLLRDNORM` and `EPOLLWRNORM` are reported with `EPOLLIN` and `EPOLLOUT`, as the kernel
+/// does.
 pub(crate) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 pub(crate) const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 pub(crate) const ERR: u32 = libc::EPOLLERR as u32;
 pub(crate) const HUP: u32 = libc::EPOLLHUP as u32;
 pub(crate) const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 
-/// Most connections at once, over all links.
+/// Maximum number of connections at the same time, over all links.
 const CONNECTIONS_MAX: usize = CHUNKS * CHUNK;
 const CHUNK: usize = 256;
 const CHUNKS: usize = 4096;
@@ -45,14 +46,15 @@ struct Pool {
     made: usize,
 }
 
-/// One virtual connection; or, with no link, an alias, or the stand-in of a listening socket in a ready list.
+/// One virtual connection. Without a link, it is an alias (one more place in an epoll set for another connection) or the
+/// stand-in for a listening socket in a ready list.
 ///
 /// The fields that each request uses come first, in two cache lines: readiness in one, bytes in the other.
 #[repr(C, align(64))]
 pub(crate) struct Connection {
     pub(crate) source: Source,
     pub(crate) index: u32,
-    /// The link that brought it and its id there; constant from connect until the application closes it.
+    /// The connection's link, and its id on that link. Both are constant until the application closes the connection.
     pub(crate) link: AtomicU32,
     pub(crate) id: AtomicU32,
     /// Threads that are blocked on it: see `waiters`.
@@ -70,7 +72,7 @@ pub(crate) struct Connection {
 pub(crate) struct Inner {
     received: Vec<u8>,
     /// Length of the part of `received` that the application has read.
-    read: usize,
+    read_bytes: usize,
     /// Bytes read and not yet reported to the link.
     unreported: u32,
     /// Nothing follows the received bytes.
@@ -78,7 +80,7 @@ pub(crate) struct Inner {
     /// The next read fails with ECONNRESET, once.
     pub(crate) reset: bool,
     /// `shutdown` for reading was called.
-    pub(crate) deaf: bool,
+    pub(crate) read_shut_down: bool,
     /// Close with a reset (SO_LINGER with a time of zero).
     pub(crate) abort: bool,
     /// Number of descriptors that refer to it.
@@ -128,7 +130,7 @@ impl Connection {
     /// the application reads no more, so the bytes are dropped.
     pub(crate) fn deliver(&self, bytes: &[u8]) -> bool {
         let mut inner = self.lock();
-        if inner.deaf || inner.ended {
+        if inner.read_shut_down || inner.ended {
             return false;
         }
         inner.make_room(bytes.len());
@@ -141,40 +143,41 @@ impl Connection {
     pub(crate) fn end(&self) {
         let mut inner = self.lock();
         inner.ended = true;
-        self.source.raise(IN | RDHUP | self.hang_up(true));
+        self.source.raise(IN | RDHUP | self.hup_bits(true));
     }
 
     /// Records that the client has closed, or that its link is lost. Call with the link's lock held.
-    pub(crate) fn hear_close(&self, reset: bool) {
+    pub(crate) fn closed_by_client(&self, reset: bool) {
         self.source.can_send(true);
         let mut inner = self.lock();
         inner.ended = true;
         inner.reset |= reset;
         self.closed_by_peer.store(true, Ordering::Release);
-        self.source.raise(IN | RDHUP | if reset { ERR | HUP } else { self.hang_up(true) });
+        self.source.raise(IN | RDHUP | if reset { ERR | HUP } else { self.hup_bits(true) });
     }
 
     /// Drops the bytes that the application has not read.
     pub(crate) fn discard(&self) {
         let mut inner = self.lock();
-        (inner.received, inner.read) = (Vec::new(), 0);
+        (inner.received, inner.read_bytes) = (Vec::new(), 0);
     }
 
-    /// HUP if both directions have ended.
-    fn hang_up(&self, ended: bool) -> u32 {
-        if ended && self.finished.load(Ordering::Relaxed) { HUP } else { 0 }
+    /// HUP if both directions have ended; `receiving_ended`: the receiving one has.
+    fn hup_bits(&self, receiving_ended: bool) -> u32 {
+        if receiving_ended && self.finished.load(Ordering::Relaxed) { HUP } else { 0 }
     }
 
-    /// `shutdown`. Returns whether the link must be told that the application sends no more.
+    /// Like `shutdown` on a socket. Returns whether this call is the first to end sending: the caller then sends *finish* on the
+    /// link.
     pub(crate) fn shut_down(&self, reading: bool, writing: bool) -> bool {
         let mut inner = self.lock();
         if reading {
-            inner.deaf = true;
+            inner.read_shut_down = true;
             self.source.raise(IN | RDHUP);
         }
         let first = writing && !self.finished.swap(true, Ordering::AcqRel);
-        let ended = inner.ended || inner.deaf;
-        self.source.raise(self.hang_up(ended));
+        let ended = inner.ended || inner.read_shut_down;
+        self.source.raise(self.hup_bits(ended));
         first
     }
 
@@ -185,12 +188,13 @@ impl Connection {
     /// `parts` describe writable memory.
     #[inline]
     pub(crate) unsafe fn read(&self, fd: c_int, parts: &[iovec], how: Reading) -> Result<Read, Errno> {
-        // Everything that a read can find raises IN first. Most servers read until nothing is left.
+        // Without IN there are no bytes, no end and no reset. This is a common case that needs no lock: most servers read until
+        // EAGAIN.
         if self.source.own_state() & IN == 0 {
             return Err(libc::EAGAIN);
         }
         let mut inner = self.lock();
-        if !self.is_named(fd) {
+        if !self.has_descriptor(fd) {
             return Err(libc::EBADF);
         }
         // SAFETY: the caller vouches for the parts.
@@ -198,7 +202,7 @@ impl Connection {
     }
 
     /// Whether the descriptor refers to this connection. Does not change while the connection's lock is held.
-    pub(crate) fn is_named(&self, fd: c_int) -> bool {
+    pub(crate) fn has_descriptor(&self, fd: c_int) -> bool {
         table::entry(fd) == Entry::Connection(self.index)
     }
 
@@ -219,7 +223,7 @@ impl Connection {
     /// Bytes received and not read: FIONREAD.
     pub(crate) fn readable_bytes(&self) -> usize {
         let inner = self.lock();
-        inner.received.len() - inner.read
+        inner.received.len() - inner.read_bytes
     }
 
     /// Resets the place for its next use.
@@ -239,10 +243,10 @@ impl Inner {
     fn new() -> Inner {
         Inner {
             received: Vec::new(),
-            read: 0,
+            read_bytes: 0,
             ended: false,
             reset: false,
-            deaf: false,
+            read_shut_down: false,
             abort: false,
             references: 0,
             unreported: 0,
@@ -255,18 +259,18 @@ impl Inner {
     /// # Safety
     /// `parts` describe writable memory.
     unsafe fn read(&mut self, source: &Source, parts: &[iovec], how: Reading) -> Result<Read, Errno> {
-        if self.received.len() == self.read {
+        if self.received.len() == self.read_bytes {
             if core::mem::take(&mut self.reset) {
                 return Err(libc::ECONNRESET);
             }
-            if self.ended || self.deaf {
+            if self.ended || self.read_shut_down {
                 return Ok(Read { bytes: 0, report: 0 });
             }
             return Err(libc::EAGAIN);
         }
         let mut bytes = 0;
         for part in parts {
-            let rest = &self.received[self.read + bytes..];
+            let rest = &self.received[self.read_bytes + bytes..];
             let count = rest.len().min(part.iov_len);
             if !how.discard {
                 // SAFETY: the caller vouches for the part; `count` is within both.
@@ -277,28 +281,28 @@ impl Inner {
         if how.peek {
             return Ok(Read { bytes, report: 0 });
         }
-        self.read += bytes;
-        if self.read == self.received.len() {
-            self.read = 0;
+        self.read_bytes += bytes;
+        if self.read_bytes == self.received.len() {
+            self.read_bytes = 0;
             if self.received.capacity() > IDLE_BUFFER_BYTES {
                 self.received = Vec::new();
             } else {
                 self.received.clear();
             }
-            if !self.ended && !self.deaf {
+            if !self.ended && !self.read_shut_down {
                 source.lower(IN);
             }
         }
-        self.unreported += bytes as u32; // the window bounds both
+        self.unreported += bytes as u32; // fits: the credit window bounds both numbers
         let report = if self.unreported >= REPORT_BYTES { core::mem::take(&mut self.unreported) } else { 0 };
         Ok(Read { bytes, report: report as usize })
     }
 
     /// Moves unread bytes to the front rather than growing the buffer.
     fn make_room(&mut self, bytes: usize) {
-        if self.read > 0 && self.received.capacity() - self.received.len() < bytes {
-            self.received.drain(..self.read);
-            self.read = 0;
+        if self.read_bytes > 0 && self.received.capacity() - self.received.len() < bytes {
+            self.received.drain(..self.read_bytes);
+            self.read_bytes = 0;
         }
     }
 }
@@ -353,7 +357,7 @@ pub(crate) fn of_descriptor(fd: c_int) -> Option<&'static Connection> {
     match table::entry(fd) {
         Entry::Connection(index) if crate::fork::is_owner() => get(index),
         Entry::Connection(_) => {
-            crate::fork::tell_inert();
+            crate::fork::log_use_by_child();
             None
         }
         _ => None,
@@ -390,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_then_end_then_readiness_stays() {
+    fn a_connection_stays_readable_after_its_end() {
         let connection = take().unwrap();
         assert_eq!(read(connection, 4), Err(libc::EAGAIN));
         assert!(connection.deliver(b"abcdef"));
@@ -407,10 +411,10 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_told_once_and_after_the_bytes() {
+    fn a_reset_is_reported_once_after_the_received_bytes() {
         let connection = take().unwrap();
         assert!(connection.deliver(b"x"));
-        connection.hear_close(true);
+        connection.closed_by_client(true);
         assert_eq!(read(connection, 4).unwrap(), b"x");
         assert_eq!(read(connection, 4), Err(libc::ECONNRESET));
         assert_eq!(read(connection, 4).unwrap(), b"");

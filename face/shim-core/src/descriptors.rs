@@ -79,7 +79,7 @@ fn release(fd: c_int) -> Result<(), Errno> {
         Entry::Set(index) => {
             table::note(fd, Entry::Real);
             if let Some(set) = ready::get(index)
-                && ready::unnamed(set, fd)
+                && ready::descriptor_closed(set, fd)
             {
                 port::set_closed(set);
                 links::leave(set, port::home(), &mut wakes);
@@ -140,14 +140,14 @@ fn name_too(fd: c_int, new: c_int) {
         Entry::Connection(index) => {
             if let Some(connection) = connections::get(index) {
                 let mut inner = connection.lock();
-                if connection.is_named(fd) && table::note(new, Entry::Connection(index)) {
+                if connection.has_descriptor(fd) && table::note(new, Entry::Connection(index)) {
                     inner.references += 1;
                 }
             }
         }
         Entry::Set(index) => {
             if let Some(set) = ready::get(index) {
-                ready::named_too(set, new);
+                ready::descriptor_added(set, new);
             }
         }
         Entry::Listener(_) => listeners::named_too(fd, new),

@@ -63,7 +63,7 @@ fn adopt() {
 
 /// Logs, once, that a forked child uses a helped connection of its parent.
 #[cold]
-pub(crate) fn tell_inert() {
+pub(crate) fn log_use_by_child() {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
         crate::log::line(format_args!(

@@ -391,7 +391,7 @@ impl Inner {
                     notify(connection, wakes);
                 }
             }
-            ServerEvent::Closed { id, reason } => self.hear_close(id, reason, wakes),
+            ServerEvent::Closed { id, reason } => self.closed_by_client(id, reason, wakes),
             ServerEvent::Established { role, key } => {
                 self.stage = Stage::Established;
                 let is_encrypted = self.end.as_ref().is_some_and(|end| end.is_encrypted());
@@ -445,7 +445,7 @@ impl Inner {
         }
     }
 
-    fn hear_close(&mut self, id: Id, reason: CloseReason, wakes: &mut Wakes) {
+    fn closed_by_client(&mut self, id: Id, reason: CloseReason, wakes: &mut Wakes) {
         let Some(connection) = self.connection(id) else { return };
         if listeners::withdraw(connection) {
             // The application has not accepted it.
@@ -457,7 +457,7 @@ impl Inner {
             connections::give_back(connection);
             return;
         }
-        connection.hear_close(reason != CloseReason::Normal);
+        connection.closed_by_client(reason != CloseReason::Normal);
         notify(connection, wakes);
     }
 
@@ -532,7 +532,7 @@ impl Inner {
             if listeners::withdraw(connection) {
                 connections::give_back(connection);
             } else {
-                connection.hear_close(true);
+                connection.closed_by_client(true);
                 notify(connection, wakes);
             }
         }

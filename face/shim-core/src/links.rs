@@ -232,7 +232,7 @@ pub(crate) unsafe fn send(
     }
     let link = get(connection.link.load(Ordering::Relaxed)).ok_or(libc::EPIPE)?;
     let mut inner = link.lock();
-    if !connection.is_named(fd) {
+    if !connection.has_descriptor(fd) {
         return Err(libc::EBADF); // closed by another thread; the place may be another client's
     }
     let (id, end) = inner.of(connection).ok_or(libc::EPIPE)?;

@@ -1,8 +1,8 @@
 //! Epoll sets: which virtual connections are in them, and which of those are ready.
 //!
 //! A ready list holds candidates: whether one is ready is decided when it is taken off, from its state at that time.
-//! Level-triggered members that were reported go to the end, and are dropped when they come up again with nothing to
-//! report. The kernel does the same.
+//! A level-triggered member that was reported goes to the end of the list, and leaves the list when its turn comes and it
+//! is no longer ready. The kernel does the same.
 
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -21,10 +21,11 @@ use crate::tag::Tag;
 use crate::turns::Turns;
 use crate::wakes::Wakes;
 
-/// Epoll sets that are tracked at once. Further ones serve real descriptors only.
+/// Epoll sets that are tracked at once. Sets beyond this limit cannot report virtual connections, only descriptors of the
+/// kernel.
 const SETS_MAX: usize = 1024;
 
-/// Bytes received at once. A batch is smaller; a backlog is larger, and costs fewer calls this way.
+/// Bytes that one call receives at most. This is more than a batch, so that several waiting batches cost one call.
 const RECEIVE_BYTES: usize = 128 * 1024;
 
 const EDGE: u32 = libc::EPOLLET as u32;
@@ -32,9 +33,11 @@ const ONCE: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
 static SETS: [AtomicPtr<Set>; SETS_MAX] = [const { AtomicPtr::new(null_mut()) }; SETS_MAX];
-static FREE: Mutex<Free> = Mutex::new(Free { free: Vec::new(), made: 1 });
+static PLACES: Mutex<Places> = Mutex::new(Places { free: Vec::new(), made: 1 });
 
-struct Free {
+/// The places in [`SETS`].
+struct Places {
+    /// Indexes of places that are free again.
     free: Vec<u32>,
     /// Number of places ever used. Index 0 stands for no set.
     made: usize,
@@ -44,14 +47,14 @@ struct Free {
 pub(crate) struct Set {
     pub(crate) index: u32,
     pub(crate) fd: AtomicI32,
-    /// Whether it holds, or held, something virtual or a descriptor of this library, so that waits on it are handled here.
+    /// Whether this library handles waits on the set: from [`activate`](Self::activate) until the set is closed.
     pub(crate) active: AtomicBool,
     wake_fd: AtomicI32,
     /// Length of the ready list, so that an empty one is seen without the lock.
     ready_count: AtomicUsize,
     /// Decides between polling the kernel and reporting from the ready list.
     pub(crate) turns: Turns,
-    /// Of the library's own set: the number of the waiter's slot that receives for all blocked threads; 0 for none.
+    /// In the library's own set: the slot number of the thread that receives for all blocked threads; 0 for none.
     pub(crate) leader: AtomicU32,
     /// Lent to the thread that receives from a link of this set.
     buffer: Mutex<Option<Box<Buffers>>>,
@@ -100,7 +103,7 @@ impl Set {
         sys::epoll_ctl(self.fd.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, wake, events, tag)?;
         self.active.store(true, Ordering::Release);
         drop(members);
-        // Wakes threads that wait by libc's function, so that they go on in this library's.
+        // Wakes threads that wait inside libc's `epoll_wait`, so that they continue in this library's `epoll_wait`.
         let _ = sys::write(wake, &1u64.to_ne_bytes());
         Ok(())
     }
@@ -132,12 +135,12 @@ impl Set {
         source::join(self, connection, events, data, wakes)
     }
 
-    /// Begins a membership at a place that is in no set.
-    pub(crate) fn begin(&self, place: &'static Connection, events: u32, data: u64, wakes: &mut Wakes) {
+    /// Adds a connection (or alias or listener) that is in no set.
+    pub(crate) fn begin(&self, connection: &'static Connection, events: u32, data: u64, wakes: &mut Wakes) {
         let mut members = lock(&self.inner);
-        place.source.begin(self.index, events, data);
+        connection.source.begin(self.index, events, data);
         members.count += 1;
-        self.queue(&mut members, place, wakes);
+        self.queue(&mut members, connection, wakes);
     }
 
     /// Like EPOLL_CTL_MOD.
@@ -148,18 +151,18 @@ impl Set {
         data: u64,
         wakes: &mut Wakes,
     ) -> Result<(), Errno> {
-        let place = source::membership(connection, self.index).ok_or(libc::ENOENT)?;
+        let connection = source::membership(connection, self.index).ok_or(libc::ENOENT)?;
         let mut members = lock(&self.inner);
-        if place.source.set() != self.index {
+        if connection.source.set() != self.index {
             return Err(libc::ENOENT);
         }
         // SAFETY: it is in this set, whose lock is held.
-        let member = unsafe { place.source.member() };
+        let member = unsafe { connection.source.member() };
         if (member.events | events) & EXCLUSIVE != 0 {
             return Err(libc::EINVAL);
         }
         (member.events, member.data) = (events | ERR | HUP, data);
-        self.queue(&mut members, place, wakes);
+        self.queue(&mut members, connection, wakes);
         Ok(())
     }
 
@@ -169,12 +172,12 @@ impl Set {
     }
 
     /// Ends a membership.
-    pub(crate) fn end(&self, place: &Connection) -> Result<(), Errno> {
+    pub(crate) fn end(&self, connection: &Connection) -> Result<(), Errno> {
         let mut members = lock(&self.inner);
-        if place.source.set() != self.index {
+        if connection.source.set() != self.index {
             return Err(libc::ENOENT);
         }
-        place.source.end();
+        connection.source.end();
         members.count = members.count.saturating_sub(1);
         if members.ready.len() > 2 * members.count + 1024 {
             let current = |&(index, ticket): &(u32, u32)| {
@@ -195,15 +198,15 @@ impl Set {
 
     /// Appends a member of this set to the ready list if it is ready and not in the list.
     #[inline]
-    pub(crate) fn queue(&self, members: &mut Members, place: &Connection, wakes: &mut Wakes) {
-        let source = &place.source;
-        // SAFETY: callers hold this set's lock and know that the place is in this set.
+    pub(crate) fn queue(&self, members: &mut Members, connection: &Connection, wakes: &mut Wakes) {
+        let source = &connection.source;
+        // SAFETY: callers hold this set's lock and know that the connection is in this set.
         let member = unsafe { source.member() };
-        if member.queued || source.wanted(member) == 0 {
+        if member.queued || source.events_to_report(member) == 0 {
             return;
         }
         member.queued = true;
-        members.ready.push_back((place.index, source.ticket()));
+        members.ready.push_back((connection.index, source.ticket()));
         self.ready_count.store(members.ready.len(), Ordering::Release);
         self.wake_one(members, wakes);
     }
@@ -226,13 +229,13 @@ impl Set {
         self.ready_count.load(Ordering::Acquire) > 0
     }
 
-    /// Whether a thread waits in the kernel for this set, and will receive.
+    /// Whether a thread waits in the kernel for this set. It will receive from the links when bytes arrive.
     pub(crate) fn has_sleeper(&self) -> bool {
         lock(&self.inner).sleeping > 0
     }
 
     /// Reports at most `limit` ready members into `events` and returns their number. If some are left over, wakes a
-    /// sleeping thread for them: the calling one may be busy for long.
+    /// sleeping thread for them, because the calling thread may be busy for long.
     pub(crate) fn collect(&self, events: &mut [epoll_event], limit: usize, wakes: &mut Wakes) -> usize {
         if events.is_empty() || !self.has_ready() {
             return 0;
@@ -246,19 +249,19 @@ impl Set {
                 break;
             }
             let Some((index, ticket)) = members.ready.pop_front() else { break };
-            let Some(place) = connections::get(index) else { continue };
-            let source = &place.source;
+            let Some(connection) = connections::get(index) else { continue };
+            let source = &connection.source;
             if source.set() != self.index || source.ticket() != ticket {
                 continue;
             }
             // SAFETY: it is in this set, whose lock is held.
             let member = unsafe { source.member() };
-            let wanted = source.wanted(member);
-            if wanted == 0 {
+            let ready_events = source.events_to_report(member);
+            if ready_events == 0 {
                 member.queued = false;
                 continue;
             }
-            events[count] = epoll_event { events: wanted, u64: member.data };
+            events[count] = epoll_event { events: ready_events, u64: member.data };
             count += 1;
             if member.events & (EDGE | ONCE) == 0 {
                 members.ready.push_back((index, ticket));
@@ -307,19 +310,19 @@ pub(crate) fn get(index: u32) -> Option<&'static Set> {
 
 /// Records an epoll set that the application made.
 pub(crate) fn created(fd: c_int) {
-    let Some(set) = place() else { return };
+    let Some(set) = allocate() else { return };
     set.fd.store(fd, Ordering::Release);
     set.references.store(1, Ordering::Relaxed);
     let _ = set.wake_descriptor();
     if !table::note(fd, Entry::Set(set.index)) {
-        lock(&FREE).free.push(set.index);
+        lock(&PLACES).free.push(set.index);
     }
 }
 
 /// A set of this library, for links that are in no set of the application.
 pub(crate) fn own() -> Result<&'static Set, Errno> {
     let fd = sys::epoll_create()?;
-    let Some(set) = place() else {
+    let Some(set) = allocate() else {
         sys::close(fd);
         return Err(libc::ENOSPC);
     };
@@ -328,16 +331,17 @@ pub(crate) fn own() -> Result<&'static Set, Errno> {
     Ok(set)
 }
 
-fn place() -> Option<&'static Set> {
-    let mut free = lock(&FREE);
-    if let Some(index) = free.free.pop() {
+/// A set in a free place; `None` if [`SETS_MAX`] sets are in use.
+fn allocate() -> Option<&'static Set> {
+    let mut places = lock(&PLACES);
+    if let Some(index) = places.free.pop() {
         return get(index);
     }
-    if free.made >= SETS_MAX {
+    if places.made >= SETS_MAX {
         return None;
     }
-    let index = free.made as u32;
-    free.made += 1;
+    let index = places.made as u32;
+    places.made += 1;
     let set = Set {
         index,
         fd: AtomicI32::new(-1),
@@ -355,14 +359,14 @@ fn place() -> Option<&'static Set> {
 }
 
 /// Records another descriptor of the set.
-pub(crate) fn named_too(set: &Set, fd: c_int) {
+pub(crate) fn descriptor_added(set: &Set, fd: c_int) {
     if table::note(fd, Entry::Set(set.index)) {
         set.references.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Records that a descriptor of the set is closed. Returns whether it was the last; if not, `set.fd` is one of the others.
-pub(crate) fn unnamed(set: &Set, fd: c_int) -> bool {
+pub(crate) fn descriptor_closed(set: &Set, fd: c_int) -> bool {
     if set.references.fetch_sub(1, Ordering::AcqRel) <= 1 {
         return true;
     }
@@ -376,8 +380,8 @@ pub(crate) fn unnamed(set: &Set, fd: c_int) -> bool {
 /// Ends all memberships of a set that the application closes, and frees its place.
 pub(crate) fn closed(set: &'static Set) {
     if set.active.swap(false, Ordering::AcqRel) {
-        for place in connections::all() {
-            let _ = set.end(place);
+        for connection in connections::all() {
+            let _ = set.end(connection);
         }
         let mut members = lock(&set.inner);
         members.ready = VecDeque::new();
@@ -386,5 +390,5 @@ pub(crate) fn closed(set: &'static Set) {
         *lock(&set.buffer) = None;
     }
     set.fd.store(-1, Ordering::Release);
-    lock(&FREE).free.push(set.index);
+    lock(&PLACES).free.push(set.index);
 }

@@ -112,7 +112,7 @@ impl Shard {
             && !self.withdraw(slot, connection)
         {
             status::connection_ended(connection);
-            connection.hear_close(true);
+            connection.closed_by_client(true);
             notify(connection, wakes);
         }
     }
@@ -132,7 +132,7 @@ impl Shard {
                 self.port.close(now, self.session(slot)?, CloseReason::Normal);
                 return None;
             }
-            StreamEvent::Closed(reason) => connection.hear_close(reason != CloseReason::Normal),
+            StreamEvent::Closed(reason) => connection.closed_by_client(reason != CloseReason::Normal),
         }
         Some(connection.index)
     }

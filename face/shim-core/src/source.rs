@@ -111,9 +111,9 @@ impl Source {
         self.ticket.load(Ordering::SeqCst)
     }
 
-    /// The events that a member waits for and that are there.
+    /// The events that a member asked for, and errors, that are present now.
     #[inline]
-    pub(crate) fn wanted(&self, member: &Member) -> u32 {
+    pub(crate) fn events_to_report(&self, member: &Member) -> u32 {
         let state = match self.stands_for.load(Ordering::Relaxed) {
             0 => self.own_state(),
             index => connections::get(index - 1).map_or(0, |connection| connection.source.own_state()),

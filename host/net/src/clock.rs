@@ -1,4 +1,4 @@
-//! The clock shared by all contexts of a program.
+//! The clock shared by all threads of a program.
 
 use std::time::Instant;
 

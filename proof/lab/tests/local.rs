@@ -1,4 +1,4 @@
-//! Real peers on loopback, without privileges.
+//! Starts memcached, Redis and proxies, the laboratory's peers, on loopback and without privileges.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,13 +7,13 @@ use spillway_lab::peers::{Memcached, Proxy, Redis};
 use spillway_lab::{LabError, Launch, Output, Place};
 
 fn installed(program: &str) -> bool {
-    let there = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/bin"]
+    let is_installed = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/bin"]
         .iter()
         .any(|d| std::path::Path::new(d).join(program).exists());
-    if !there {
+    if !is_installed {
         println!("skipped: {program} is not installed");
     }
-    there
+    is_installed
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn redis_starts_behind_a_wrapper() {
     let mut reply = [0; 7];
     stream.read_exact(&mut reply).unwrap();
     assert_eq!(&reply, b"+PONG\r\n");
-    assert!(std::path::Path::new("/proc").join(peer.pid().to_string()).exists());
+    assert!(std::path::Path::new("/proc").join(peer.pid().to_string()).exists(), "the process runs");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn output_goes_to_files_or_to_a_pipe() {
 }
 
 #[test]
-fn a_stopped_process_leaves_nothing_of_its_group() {
+fn stop_kills_the_whole_process_group() {
     let place = Place::local().unwrap();
     // The shell ends at once. Its child keeps the pipe open until `stop` kills the process group.
     let script = Launch::new("sh").args(["-c", "sleep 1000 & exit 0"]).output(Output::Piped);

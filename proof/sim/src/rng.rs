@@ -1,4 +1,4 @@
-//! Seeded random numbers, and the distributions that worlds draw from.
+//! Seeded random numbers, and the distributions that simulated worlds draw from.
 
 use spillway_parts::Random;
 pub use spillway_parts::mix;
@@ -10,6 +10,8 @@ pub struct Rng(Random);
 impl Rng {
     /// Starts from a seed.
     pub fn new(seed: u64) -> Rng {
+        // The seed is mixed first: otherwise two seeds whose difference is a multiple of the generator's step would give
+        // the same sequence, shifted.
         Rng(Random::new(Random::new(seed).word()))
     }
 
@@ -38,7 +40,8 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// From `low` to `high`, with each power of two about equally likely.
+    /// From `low` to `high`, both included, with each order of magnitude about equally likely: draws a power of two, and
+    /// then a number from it to below its double. 0 only if `high` is 0.
     pub fn scale(&mut self, low: u64, high: u64) -> u64 {
         let (low_bits, high_bits) = (low.max(1).ilog2(), high.max(1).ilog2());
         let top = 1_u64 << self.range(u64::from(low_bits), u64::from(high_bits));
@@ -74,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_seed_is_everything_and_bounds_hold() {
+    fn equal_seeds_give_equal_numbers_within_bounds() {
         let (mut one, mut two) = (Rng::new(7), Rng::new(7));
         for _ in 0..1000 {
             let value = one.range(3, 9);

@@ -2,18 +2,19 @@ use core::time::Duration;
 
 use super::{Policy, Sent};
 
-/// Constant *S* and *T*: a link sends at most one batch for each *T*, and more only if each of them holds *S* bytes.
-/// *T* runs from batch to batch, however long a message has waited; replies, credit and closes do not shorten it.
+/// A policy whose batch size *S* and interval *T* never change: a link sends at most one batch in each interval, and
+/// more only if each batch holds *S* bytes. The interval starts with the previous batch, not with the first waiting
+/// message. Replies, credit and closes do not make a batch leave earlier.
 #[derive(Clone, Debug)]
 pub struct Fixed {
-    delay: Duration,
-    bytes: usize,
+    interval: Duration,
+    size_bytes: usize,
 }
 
 impl Fixed {
-    /// `delay` is *T*, `bytes` is *S*.
-    pub fn new(delay: Duration, bytes: usize) -> Fixed {
-        Fixed { delay, bytes }
+    /// `interval` is *T*, `size_bytes` is *S*.
+    pub fn new(interval: Duration, size_bytes: usize) -> Fixed {
+        Fixed { interval, size_bytes }
     }
 
     /// Batches leave at once.
@@ -24,11 +25,11 @@ impl Fixed {
 
 impl Policy for Fixed {
     fn size_bytes(&self) -> usize {
-        self.bytes
+        self.size_bytes
     }
 
     fn interval(&self) -> Duration {
-        self.delay
+        self.interval
     }
 
     fn sent(&mut self, _batch: Sent) {}

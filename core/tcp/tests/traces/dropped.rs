@@ -19,7 +19,7 @@ fn scene(mut t: Trace, next: Seg) -> Scene {
     (t, frame)
 }
 
-/// A segment's frame after a change, with the right checksum of IPv4.
+/// A segment's frame, changed by `change`, with its IPv4 header checksum recomputed.
 fn altered(next: Seg, change: impl FnOnce(&mut Vec<u8>)) -> Scene {
     let (t, mut frame) = scene(Trace::open(), next);
     change(&mut frame);
@@ -27,11 +27,12 @@ fn altered(next: Seg, change: impl FnOnce(&mut Vec<u8>)) -> Scene {
     (t, frame)
 }
 
-fn frame(bytes: Vec<u8>) -> Scene {
+fn raw_frame(bytes: Vec<u8>) -> Scene {
     (Trace::open(), bytes)
 }
 
-/// A stack that answers all SYNs but one by cookies.
+/// A stack that answers all SYNs but one by cookies. [`Trace::at`] selects a peer: peer 99 takes the one place, peer 0 gets
+/// a cookie.
 fn flooded(change: impl FnOnce(&mut Settings)) -> Trace {
     let mut t = Trace::new(|settings| {
         settings.half_open_max = 1;
@@ -43,7 +44,7 @@ fn flooded(change: impl FnOnce(&mut Settings)) -> Trace {
     t
 }
 
-/// The present peer's connection began with a cookie, and the peer has reset it.
+/// A stack on which peer 0 has opened a connection with a cookie, and then reset it.
 fn cookie_used(change: impl FnOnce(&mut Settings)) -> Trace {
     let mut t = flooded(change);
     t.recv(bytes(1, "hello").ack(1));
@@ -54,13 +55,13 @@ fn cookie_used(change: impl FnOnce(&mut Settings)) -> Trace {
 }
 
 /// A connection that was imported under another address than the stack's own, and was aborted.
-fn broken_off() -> Scene {
+fn imported_and_aborted() -> Scene {
     let (mut t, late) = scene(Trace::open(), bytes(1, "late"));
     let state = t.stack.export(t.now, t.conn()).expect("established");
     let address = Ipv4Addr::new(10, 0, 0, 9);
     let listeners = vec![Listener { address: SocketAddrV4::new(address, PLAIN), is_gated: false }];
     let settings = Settings { address, listeners, ..settings() };
-    t.stack = Stack::new(t.now, settings).expect("settings that can be");
+    t.stack = Stack::new(t.now, settings).expect("valid settings");
     let moved = t.stack.import(t.now, &state).expect("room");
     t.stack.abort(moved);
     (t, late)
@@ -68,22 +69,22 @@ fn broken_off() -> Scene {
 
 fn provoked(reason: Dropped) -> Scene {
     match reason {
-        Dropped::Malformed => frame(vec![0; 13]),
+        Dropped::Malformed => raw_frame(vec![0; 13]),
         Dropped::BadChecksum => altered(bytes(1, "x"), |frame| *frame.last_mut().unwrap() ^= 1),
         Dropped::Fragment => altered(bytes(1, "x"), |frame| frame[ethernet::HEADER_BYTES + 6] = 0x20),
         Dropped::NotForUs => altered(bytes(1, "x"), |frame| frame[5] ^= 8),
         Dropped::UnknownProtocol => altered(bytes(1, "x"), |frame| frame[12] = 0x86),
         Dropped::ForeignPeer => {
             let header = Header { source: PEER_PORT, target: PLAIN, flags: Flags::SYN, ..Header::default() };
-            frame(frame::segment(Ipv4Addr::BROADCAST, &header, b"", None))
+            raw_frame(frame::segment(Ipv4Addr::BROADCAST, &header, b"", None))
         }
         Dropped::EchoTooLarge => {
             let payload = &[0; 1473];
-            frame(frame::icmp(PEER_IP, &Message::EchoRequest { ident: 1, sequence: 1, payload }))
+            raw_frame(frame::icmp(PEER_IP, &Message::EchoRequest { ident: 1, sequence: 1, payload }))
         }
         Dropped::UnrelatedError => {
             let message = Message::Unreachable { code: v4::CODE_HOST, next_hop_mtu: 0, inner: &[0; 28] };
-            frame(frame::icmp(PEER_IP, &message))
+            raw_frame(frame::icmp(PEER_IP, &message))
         }
         Dropped::SoftError => {
             let mut t = Trace::open();
@@ -111,7 +112,7 @@ fn provoked(reason: Dropped) -> Scene {
             t.stack.export(t.now, t.conn()).expect("established");
             scene(t, bytes(1, "late"))
         }
-        Dropped::BrokenOff => broken_off(),
+        Dropped::BrokenOff => imported_and_aborted(),
         Dropped::TableFull => {
             let mut t = Trace::new(|settings| settings.connections_max = 1);
             t.establish(syn());
@@ -168,26 +169,26 @@ fn provoked(reason: Dropped) -> Scene {
 }
 
 #[test]
-fn each_reason_is_told_when_it_is_provoked() {
+fn each_reason_is_reported_when_it_is_provoked() {
     for reason in Dropped::ALL {
         let (mut t, frame) = provoked(*reason);
         t.stack.watch_drops(4);
         t.recv_frame(&frame);
-        let told: Vec<_> = std::iter::from_fn(|| t.stack.poll_dropped()).map(|one| one.reason).collect();
-        if !told.contains(reason) {
-            t.fail(&format!("wanted: {reason:?}\n   was: {told:?}"));
+        let reported: Vec<_> = std::iter::from_fn(|| t.stack.poll_dropped()).map(|one| one.reason).collect();
+        if !reported.contains(reason) {
+            t.fail(&format!("wanted: {reason:?}\n   was: {reported:?}"));
         }
     }
 }
 
 /// A reported segment can be found in a packet capture.
 #[test]
-fn the_segment_is_named() {
+fn a_reported_drop_identifies_its_segment() {
     let mut t = Trace::open();
     t.stack.watch_drops(1);
     t.recv(rst(-1));
-    let dropped = t.stack.poll_dropped().expect("it was outside the window");
-    let segment = dropped.segment.expect("it was a segment");
+    let dropped = t.stack.poll_dropped().expect("the reset was outside the window");
+    let segment = dropped.segment.expect("the dropped frame held a segment");
     assert_eq!((dropped.at, segment.flow.peer.port(), segment.flow.local.port()), (t.now, PEER_PORT, PLAIN));
     assert_eq!((segment.flags, segment.payload_bytes), (Flags::RST, 0));
     let text = dropped.to_string();
@@ -197,11 +198,15 @@ fn the_segment_is_named() {
     );
     t.recv_frame(&[0; 13]);
     let dropped = t.stack.poll_dropped().map(|one| (one.reason, one.segment));
-    assert_eq!(dropped, Some((Dropped::Malformed, None)), "not the segment before it");
+    assert_eq!(
+        dropped,
+        Some((Dropped::Malformed, None)),
+        "a malformed frame has no segment; the previous one is not reported again"
+    );
 }
 
 #[test]
-fn nothing_is_kept_unless_somebody_watches() {
+fn drops_are_recorded_only_after_watch_drops() {
     let mut t = Trace::open();
     t.recv(bytes(100_000, "x"));
     assert_eq!((t.stack.poll_dropped(), t.counters().unacceptable), (None, 1));

@@ -6,8 +6,8 @@ use super::checksum::Sum;
 use super::{Layer, PacketError};
 
 /// Bytes of a header without options.
-pub const HEADER_BYTES: usize = LENGTH_OF_HEADER as usize;
-const LENGTH_OF_HEADER: u16 = 20;
+pub const HEADER_BYTES: usize = HEADER_BYTES_U16 as usize;
+const HEADER_BYTES_U16: u16 = 20;
 
 /// Protocol number of ICMP.
 pub const PROTOCOL_ICMP: u8 = 1;
@@ -17,8 +17,8 @@ pub const PROTOCOL_TCP: u8 = 6;
 pub const PROTOCOL_UDP: u8 = 17;
 
 const DONT_FRAGMENT: u16 = 0x4000;
-/// The bits that are set in fragments: more fragments, and the fragment offset.
-const FRAGMENT: u16 = 0x3fff;
+/// Mask of the "more fragments" bit and the fragment offset: a packet is a fragment if any of them is set.
+const FRAGMENT_MASK: u16 = 0x3fff;
 
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +45,13 @@ impl Header {
     /// Parses a packet. Returns the header, its length in bytes with options, and the payload without padding.
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<(Header, usize, &[u8]), PacketError> {
-        let (header, header_bytes) = Header::read(packet)?;
-        let head = packet.get(..header_bytes).ok_or(PacketError::Truncated(Layer::Ipv4))?;
+        let (header, header_bytes) = Header::parse_fixed_part(packet)?;
+        let header_slice = packet.get(..header_bytes).ok_or(PacketError::Truncated(Layer::Ipv4))?;
         let total_bytes = header_bytes + usize::from(header.payload_bytes);
         let payload = packet.get(header_bytes..total_bytes).ok_or(PacketError::Truncated(Layer::Ipv4))?;
-        let sum = match <&[u8; HEADER_BYTES]>::try_from(head) {
-            Ok(head) => Sum::ZERO.add_array(head),
-            Err(_) => Sum::ZERO.add_bytes(head),
+        let sum = match <&[u8; HEADER_BYTES]>::try_from(header_slice) {
+            Ok(without_options) => Sum::ZERO.add_array(without_options),
+            Err(_) => Sum::ZERO.add_bytes(header_slice),
         };
         if sum.finish() != 0 {
             return Err(PacketError::Checksum(Layer::Ipv4));
@@ -62,14 +62,14 @@ impl Header {
     /// Parses a packet that an ICMP message quotes. Returns the header and the quoted part of the payload. Routers quote
     /// headers that they have partly modified, so the checksum is not verified.
     pub fn parse_quoted(packet: &[u8]) -> Result<(Header, &[u8]), PacketError> {
-        let (header, header_bytes) = Header::read(packet)?;
+        let (header, header_bytes) = Header::parse_fixed_part(packet)?;
         let rest = packet.get(header_bytes..).ok_or(PacketError::Truncated(Layer::Ipv4))?;
         Ok((header, &rest[..rest.len().min(usize::from(header.payload_bytes))]))
     }
 
     /// Parses the fixed part. Returns the header and its length in bytes with options.
     #[inline]
-    fn read(packet: &[u8]) -> Result<(Header, usize), PacketError> {
+    fn parse_fixed_part(packet: &[u8]) -> Result<(Header, usize), PacketError> {
         let head = packet.first_chunk::<HEADER_BYTES>().ok_or(PacketError::Truncated(Layer::Ipv4))?;
         let [version_length, dscp_ecn, t0, t1, i0, i1, f0, f1, ttl, protocol, _, _, addresses @ ..] = *head;
         let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
@@ -81,7 +81,7 @@ impl Header {
             return Err(PacketError::HeaderLength(Layer::Ipv4));
         }
         let fragment = u16::from_be_bytes([f0, f1]);
-        if fragment & FRAGMENT != 0 {
+        if fragment & FRAGMENT_MASK != 0 {
             return Err(PacketError::Fragment(Layer::Ipv4));
         }
         let total_bytes = u16::from_be_bytes([t0, t1]);
@@ -104,13 +104,13 @@ impl Header {
     /// Emits the header with its checksum. The total length saturates above 65,515 payload bytes, which no packet can have.
     #[inline]
     pub fn emit(&self, out: &mut [u8; HEADER_BYTES]) {
-        let [t0, t1] = self.payload_bytes.saturating_add(LENGTH_OF_HEADER).to_be_bytes();
+        let [t0, t1] = self.payload_bytes.saturating_add(HEADER_BYTES_U16).to_be_bytes();
         let [i0, i1] = self.ident.to_be_bytes();
         let [f0, f1] = if self.dont_fragment { DONT_FRAGMENT.to_be_bytes() } else { [0; 2] };
         let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (self.source.octets(), self.target.octets());
-        let (class, ttl, protocol) = (self.dscp_ecn, self.ttl, self.protocol);
+        let (dscp_ecn, ttl, protocol) = (self.dscp_ecn, self.ttl, self.protocol);
         let mut head =
-            [0x45, class, t0, t1, i0, i1, f0, f1, ttl, protocol, 0, 0, s0, s1, s2, s3, d0, d1, d2, d3];
+            [0x45, dscp_ecn, t0, t1, i0, i1, f0, f1, ttl, protocol, 0, 0, s0, s1, s2, s3, d0, d1, d2, d3];
         [head[10], head[11]] = Sum::ZERO.add_array(&head).finish().to_be_bytes();
         *out = head;
     }
@@ -136,10 +136,10 @@ mod tests {
         packet
     }
 
-    /// Alters a packet and corrects the checksum.
-    fn altered(place: usize, byte: u8) -> Vec<u8> {
+    /// [`packet`] with `value` at `offset`, and the header checksum that fits.
+    fn packet_with(offset: usize, value: u8) -> Vec<u8> {
         let mut packet = packet();
-        packet[place] = byte;
+        packet[offset] = value;
         packet[10..12].fill(0);
         let check = Sum::ZERO.add_bytes(&packet[..20]).finish();
         packet[10..12].copy_from_slice(&check.to_be_bytes());
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_by_hand() {
+    fn a_known_packet_parses_and_its_header_is_emitted_unchanged() {
         let padded = [packet().as_slice(), &[0; 9]].concat();
         let (header, header_bytes, payload) = Header::parse(&padded).unwrap();
         let expected = Header {
@@ -182,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn lying_headers_are_errors() {
+    fn malformed_headers_are_rejected() {
         for (packet, error) in [
-            (altered(0, 0x65), PacketError::Version(Layer::Ipv4)),
-            (altered(0, 0x44), PacketError::HeaderLength(Layer::Ipv4)),
-            (altered(3, 19), PacketError::Length(Layer::Ipv4)),
-            (altered(3, 0x74), PacketError::Truncated(Layer::Ipv4)),
-            (altered(6, 0x20), PacketError::Fragment(Layer::Ipv4)),
-            (altered(7, 0x01), PacketError::Fragment(Layer::Ipv4)),
+            (packet_with(0, 0x65), PacketError::Version(Layer::Ipv4)),
+            (packet_with(0, 0x44), PacketError::HeaderLength(Layer::Ipv4)),
+            (packet_with(3, 19), PacketError::Length(Layer::Ipv4)),
+            (packet_with(3, 0x74), PacketError::Truncated(Layer::Ipv4)),
+            (packet_with(6, 0x20), PacketError::Fragment(Layer::Ipv4)),
+            (packet_with(7, 0x01), PacketError::Fragment(Layer::Ipv4)),
         ] {
             assert_eq!(Header::parse(&packet), Err(error));
         }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_passed_over() {
+    fn options_are_skipped() {
         let mut packet = packet();
         packet[0] = 0x46;
         packet.splice(20..20, [1, 1, 1, 0]);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quoted_packet_is_cut_and_may_be_altered() {
+    fn a_quoted_packet_may_be_truncated_and_have_a_wrong_checksum() {
         let mut quoted = Vec::from(&packet()[..28]);
         quoted[8] -= 1;
         assert!(Header::parse(&quoted).is_err());
@@ -238,8 +238,8 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_taken(mut bytes in proptest::collection::vec(any::<u8>(), 0..100), likely: bool) {
-            if likely && bytes.len() >= 20 {
+        fn any_bytes_are_taken(mut bytes in proptest::collection::vec(any::<u8>(), 0..100), looks_valid: bool) {
+            if looks_valid && bytes.len() >= 20 {
                 bytes[0] = 0x40 | bytes[0] & 0xf;
                 (bytes[2], bytes[6], bytes[7]) = (0, 0, 0);
             }

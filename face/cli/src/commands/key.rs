@@ -17,10 +17,11 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum KeyCommand {
-    /// Create a key file, readable for its owner only (mode 0600)
+    /// Create a key file, readable only by its owner (mode 0600)
     ///
     /// Give the same file to the server (`spillway run --key FILE`) and to its helpers (`spillway helper --key FILE`).
-    /// Library clients get another key (`--client-key`), which opens no helper's link. An existing file is not changed.
+    /// Library clients get another key (`--client-key`), which does not authenticate helpers. An existing file is not
+    /// changed.
     New {
         /// Where to write the key. The file must not exist
         file: PathBuf,

@@ -13,6 +13,7 @@ use spillway_ports::free_port;
 
 use super::{Ending, PATIENCE, SPILLWAY, Scratch, eventually, loopback};
 
+/// A running server with its helpers; the starting point for sidecars.
 pub struct Served {
     // Fields are dropped in this order: helpers end before the server.
     pub helpers: Vec<Process>,
@@ -21,22 +22,25 @@ pub struct Served {
     pub place: Place,
     /// The server's link port.
     pub link: SocketAddr,
+    /// The helpers' link ports.
     pub ports: Vec<SocketAddr>,
+    /// Path of the library clients' key.
     client_file: String,
     pub scratch: Scratch,
 }
 
 impl Served {
-    /// `start` gets the arguments that go before the server's command.
-    pub fn start(helpers: usize, start: impl FnOnce(&Place, Vec<String>) -> Peer) -> Served {
+    /// `start_server` starts the server with these arguments before the server's own command.
+    pub fn start(helpers: usize, start_server: impl FnOnce(&Place, Vec<String>) -> Peer) -> Served {
         let (place, scratch) = (Place::local().unwrap(), Scratch::new());
         let (helper_file, _) = scratch.key("helper.key");
         let (client_file, _) = scratch.key("client.key");
         let link = loopback(free_port());
-        let at = link.to_string();
-        let words = [SPILLWAY, "run", "--link", &at, "--key", &helper_file, "--client-key", &client_file];
-        let words = words.into_iter().chain(["--require", "--"]).map(str::to_owned).collect();
-        let server = start(&place, words);
+        let address = link.to_string();
+        let arguments =
+            [SPILLWAY, "run", "--link", &address, "--key", &helper_file, "--client-key", &client_file];
+        let arguments = arguments.into_iter().chain(["--require", "--"]).map(str::to_owned).collect();
+        let server = start_server(&place, arguments);
         let ports: Vec<SocketAddr> = (0..helpers).map(|_| loopback(free_port())).collect();
         let launch = |port: &SocketAddr| {
             Launch::new(SPILLWAY)
@@ -72,8 +76,8 @@ impl Served {
         Sidecar::start_logging_to(log, &self.place, &self.scratch, &all)
     }
 
-    /// Runs `work` while one helper after the other is killed and restarted, about one each second, so that at least
-    /// one runs at any time. Returns the result of `work` and the number of kills.
+    /// Runs `work`, and meanwhile kills and restarts the helpers in turn, about one each second. With two helpers or more,
+    /// at least one runs at any time. Returns the result of `work` and the number of kills.
     pub fn while_helpers_are_killed<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> (T, u32) {
         let is_over = AtomicBool::new(false);
         let Served { helpers, launches, place, ports, .. } = self;
@@ -91,11 +95,11 @@ impl Served {
                 }
                 killed
             });
-            let done = {
+            let result = {
                 let _ending = Ending(&is_over);
                 work()
             };
-            (done, killer.join().unwrap())
+            (result, killer.join().unwrap())
         })
     }
 }
@@ -165,6 +169,6 @@ impl Sidecar {
     /// Sends SIGTERM and waits for the end. Returns the exit code.
     pub fn stop(&mut self) -> Option<i32> {
         self.process.signal(Signal::TERM.as_raw()).unwrap();
-        self.process.wait(PATIENCE).expect("it ends").code()
+        self.process.wait(PATIENCE).expect("the sidecar ends after SIGTERM").code()
     }
 }

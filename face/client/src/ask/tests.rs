@@ -1,4 +1,4 @@
-//! The tests play the helpers: each is a UDP socket that sends what the test wants.
+//! The helpers of these tests are UDP sockets that send what the test chooses.
 
 use std::net::UdpSocket;
 
@@ -40,6 +40,7 @@ impl Helper {
         (verify_ask(&ring, &bytes[..length]).unwrap().0, from)
     }
 
+    /// Answers the next question with this load. Returns the question's source address.
     fn answer(&self, load: Load) -> SocketAddr {
         let (question, from) = self.question();
         let bytes = prove_load(&key(), &Load { nonce: question.nonce, ..load });
@@ -52,12 +53,12 @@ fn busy(load: u32) -> Load {
     Load { load, ..Load::default() }
 }
 
-/// Waits for this many answers, and then passes the deadline as the time.
+/// Waits for this many answers. Then polls once, with the deadline as the present time, and returns the decision.
 fn decide(ask: &mut Ask, answers: usize) -> Asked {
     let start = Instant::now();
     let mut answered = 0;
     while answered < answers {
-        assert!(start.elapsed() < PATIENCE, "answers come");
+        assert!(start.elapsed() < PATIENCE, "{answered} of {answers} answers after {PATIENCE:?}");
         if rustix::event::poll(
             &mut [rustix::event::PollFd::new(ask, rustix::event::PollFlags::IN)],
             Some(&rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 }),
@@ -69,13 +70,13 @@ fn decide(ask: &mut Ask, answers: usize) -> Asked {
             answered = ask.questions.len() - ask.choice.silent();
         }
     }
-    ask.poll(ask.poll_timeout()).expect("its time is over")
+    ask.poll(ask.poll_timeout()).expect("a decision at the deadline")
 }
 
 fn chosen(asked: Asked) -> (usize, u16, bool) {
     match asked {
         Asked::Helper { helper, local_port, heard } => (helper, local_port, heard),
-        Asked::Nobody => panic!("nobody"),
+        Asked::Nobody => panic!("no helper was chosen"),
     }
 }
 
@@ -90,7 +91,7 @@ fn the_least_loaded_is_chosen_as_soon_as_all_have_answered() {
         let targets = [helpers[0].target(), helpers[1].target()];
         let now = Instant::now();
         let mut ask = Ask::start(now, &targets, 2).unwrap();
-        assert_eq!(ask.poll(now), None, "nobody has answered");
+        assert_eq!(ask.poll(now), None, "no helper has answered");
         let from = helpers[0].answer(busy(9));
         assert_eq!(helpers[1].answer(busy(5)).port(), from.port(), "all from one port");
         let _ = decide(&mut ask, 2);
@@ -112,7 +113,7 @@ fn helpers_of_both_families_are_asked_by_one_socket() {
 }
 
 #[test]
-fn a_dead_helper_counts_as_full_and_where_all_are_silent_one_is_chosen_unheard() {
+fn silent_helpers_are_chosen_only_if_no_helper_answers() {
     let (alive, dead) = (Helper::new("127.0.0.1"), Helper::new("127.0.0.1"));
     let targets = [alive.target(), dead.target()];
     drop(dead);
@@ -127,7 +128,7 @@ fn a_dead_helper_counts_as_full_and_where_all_are_silent_one_is_chosen_unheard()
 }
 
 #[test]
-fn where_all_that_answer_are_full_it_is_nobody() {
+fn no_helper_is_chosen_if_all_that_answer_are_full_or_draining() {
     let helpers = [Helper::new("127.0.0.1"), Helper::new("127.0.0.1")];
     let targets = [helpers[0].target(), helpers[1].target()];
     for second in [Some(Load { draining: true, ..busy(0) }), None] {
@@ -143,7 +144,7 @@ fn where_all_that_answer_are_full_it_is_nobody() {
 
 /// Datagrams that are not the helper's answer to this question are ignored.
 #[test]
-fn forged_stale_and_strangers_answers_are_passed_over() {
+fn forged_stale_and_misaddressed_answers_are_ignored() {
     let (helper, stranger) = (Helper::new("127.0.0.1"), Helper::new("127.0.0.1"));
     let mut old = Ask::start(Instant::now(), &[helper.target()], 1).unwrap();
     let (old_question, _) = helper.question();
@@ -162,7 +163,7 @@ fn forged_stale_and_strangers_answers_are_passed_over() {
     }
     // The right answer from the wrong address.
     stranger.0.send_to(&good, from).unwrap();
-    // Sent last from the same address: once it is received, all of the helper's earlier datagrams were, too.
+    // The helper's last datagram: when it arrives, all of its earlier datagrams have arrived.
     let full = prove_load(&key(), &Load { nonce: question.nonce, full: true, ..Load::default() });
     helper.0.send_to(&full, from).unwrap();
     assert_eq!(decide(&mut ask, 1), Asked::Nobody, "only the last one was right, and it is full");
@@ -172,9 +173,10 @@ fn forged_stale_and_strangers_answers_are_passed_over() {
     assert_eq!(ask.poll(ask.poll_timeout()), Some(Asked::Nobody));
 }
 
-/// A helper that always claims to be idle gets all clients that ask it, and no others: d of n.
+/// A helper that always claims to be idle gets every client that asks it, and no others. A client asks two of the five
+/// helpers, so that is two clients in five.
 #[test]
-fn a_liar_gets_no_more_than_its_share_of_questions() {
+fn a_helper_that_always_claims_to_be_idle_gets_only_clients_that_ask_it() {
     let helpers: Vec<Helper> = (0..5).map(|_| Helper::new("127.0.0.1")).collect();
     let targets: Vec<LinkTarget> = helpers.iter().map(Helper::target).collect();
     let mut asks: Vec<Ask> = Vec::new();
@@ -192,7 +194,7 @@ fn a_liar_gets_no_more_than_its_share_of_questions() {
 }
 
 #[test]
-fn a_thousand_asks_at_once() {
+fn concurrent_asks_use_different_ports() {
     let helpers: Vec<Helper> = (0..3).map(|_| Helper::new("127.0.0.1")).collect();
     let targets: Vec<LinkTarget> = helpers.iter().map(Helper::target).collect();
     let mut asks = Vec::new();

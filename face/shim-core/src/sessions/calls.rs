@@ -50,7 +50,7 @@ pub(crate) unsafe fn send(
 ) -> Result<usize, Errno> {
     let mut overflows = false;
     let write = |shard: &mut Shard, session| {
-        if !connection.is_named(fd) {
+        if !connection.has_descriptor(fd) {
             return Err(libc::EBADF); // closed by another thread; the place may be another client's
         }
         // SAFETY: the caller vouches for the parts.

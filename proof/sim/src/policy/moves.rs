@@ -20,7 +20,7 @@ impl World {
         if self.canary == Some(Canary::Twice) && self.rng.chance(1, 20) {
             self.books.ordered(self.now, process, connection, carrier);
         }
-        self.note(u64::from(connection) << 8 | u64::from(carrier == Carrier::Helped));
+        self.add_to_hash(u64::from(connection) << 8 | u64::from(carrier == Carrier::Helped));
         match carrier {
             Carrier::Direct => self.move_to_server(connection),
             Carrier::Helped => {

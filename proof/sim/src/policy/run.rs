@@ -72,7 +72,7 @@ fn run_world(seed: u64, canary: Option<Canary>, has_log: bool) -> (Report, Vec<S
         trouble: world.plan.trouble(),
         processes: world.plan.processes.len(),
         connections: world.plan.connections(),
-        happened: world.happened,
+        happened: world.events_handled,
         trace_hash: format!("{:016x}", world.hash),
         requests: books.requests,
         late: books.late,

@@ -1,4 +1,5 @@
-//! The world: handles all events in order of time.
+//! The simulated world of the relief policy: processes, their connections, helpers and a server. Handles all events in
+//! order of time.
 
 use std::time::Duration;
 
@@ -22,12 +23,16 @@ const RETURN_WITHIN: Duration = Duration::from_secs(1);
 
 pub(super) struct World {
     pub plan: Plan,
+    /// Statistics of requests and moves, and the checks on them.
     pub books: Books,
     pub now: Time,
-    pub happened: u64,
+    /// Number of events handled.
+    pub events_handled: u64,
+    /// Hash of all orders and their times.
     pub hash: u64,
-    /// Decisions, for a reader; `None`: not logged.
+    /// The policy's decisions as text; `None` if they are not logged.
     pub log: Option<Vec<String>>,
+    /// The planted fault; not the canaries of the glossary.
     pub canary: Option<Canary>,
     pub agenda: Agenda<WorldEvent>,
     pub rng: Rng,
@@ -42,6 +47,7 @@ pub(super) struct World {
 impl World {
     /// `manual_override` applies to all processes from the beginning.
     pub fn new(seed: u64, plan: Plan, manual_override: Override, canary: Option<Canary>) -> World {
+        // "policy" in ASCII: other simulations draw other numbers from the same seed.
         let mut rng = Rng::new(seed ^ 0x706f_6c69_6379);
         let mut settings = plan.settings;
         match canary {
@@ -55,16 +61,16 @@ impl World {
         let server = Server::new(plan.costs, plan.course, plan.helpers, plan.measures_cpu, rng.word());
         let helper = |index: u16| {
             let is_misreporting = plan.misreporting_helper == Some(index);
-            let slow =
+            let extra_delay =
                 plan.helpers_slow + if is_misreporting { Duration::from_millis(15) } else { Duration::ZERO };
-            Helper::new(plan.costs.helper, is_misreporting, plan.helper_clients_max, slow)
+            Helper::new(plan.costs.helper, is_misreporting, plan.helper_clients_max, extra_delay)
         };
         let helpers = (0..plan.helpers).map(helper).collect();
         let mut world = World {
             release_due: None,
             books: Books::new(&plan),
             now: Time::ZERO,
-            happened: 0,
+            events_handled: 0,
             hash: 0,
             log: None,
             canary,
@@ -119,17 +125,17 @@ impl World {
                 break;
             }
             self.now = at;
-            self.happened += 1;
+            self.events_handled += 1;
             self.handle(what);
         }
         for connection in &self.connections {
-            let waiting =
-                connection.in_flight.iter().map(|(_, intended)| intended).chain(&connection.backlog);
-            waiting.for_each(|intended| self.books.unanswered(*intended, Course::END));
+            let waiting = connection.in_flight.iter().map(|(_, due_at)| due_at).chain(&connection.backlog);
+            waiting.for_each(|due_at| self.books.unanswered(*due_at, Course::END));
         }
     }
 
-    pub(super) fn note(&mut self, value: u64) {
+    /// Adds a value and the present time to the hash.
+    pub(super) fn add_to_hash(&mut self, value: u64) {
         self.hash = mix(self.hash ^ value ^ self.now.as_nanos());
     }
 
@@ -183,7 +189,8 @@ impl World {
         }
     }
 
-    /// Requests come at random with the course's maximum rate; [`Self::request_due`] thins them to the present rate.
+    /// Requests arrive at random at the maximum rate of the load's course; [`Self::request_due`] drops some of them, so that
+    /// the rest arrive at the present rate.
     fn schedule_request(&mut self, index: u32) {
         let total = self.plan.course.load_max() * self.plan.costs.capacity();
         let rate = total / f64::from(self.plan.connections());
@@ -193,9 +200,9 @@ impl World {
     }
 
     fn request_due(&mut self, index: u32) {
-        let likely = self.plan.course.load(self.now) / self.plan.course.load_max();
+        let probability = self.plan.course.load(self.now) / self.plan.course.load_max();
         let connection = &mut self.connections[index as usize];
-        if connection.arrivals.below(1 << 32) as f64 <= likely * (1_u64 << 32) as f64 {
+        if connection.arrivals.below(1 << 32) as f64 <= probability * (1_u64 << 32) as f64 {
             connection.backlog.push_back(self.now);
             self.send(index);
         }
@@ -207,13 +214,13 @@ impl World {
         let connection = &mut self.connections[index as usize];
         if !connection.is_moving
             && connection.in_flight.is_none()
-            && let Some(intended) = connection.backlog.pop_front()
+            && let Some(due_at) = connection.backlog.pop_front()
         {
             connection.next_request += 1;
-            connection.in_flight = Some((connection.next_request, intended));
+            connection.in_flight = Some((connection.next_request, due_at));
             let request = connection.next_request;
             if let Some(patience) = self.plan.patience {
-                self.agenda.add(self.now.max(intended + patience), WorldEvent::GiveUp(index, request));
+                self.agenda.add(self.now.max(due_at + patience), WorldEvent::GiveUp(index, request));
             }
             self.transmit(index, Content::Request(request));
         }
@@ -265,21 +272,21 @@ impl World {
     }
 
     fn received(&mut self, helper: u16, message: Message) {
-        let at = &mut self.helpers[usize::from(helper)];
-        if at.is_alive
-            && let Some(flush_at) = at.gather(self.now, message, &self.plan.costs)
+        let node = &mut self.helpers[usize::from(helper)];
+        if node.is_alive
+            && let Some(flush_at) = node.gather(self.now, message, &self.plan.costs)
         {
             self.agenda.add(flush_at, WorldEvent::Flush(helper));
         }
     }
 
     fn pass_replies(&mut self, helper: u16, replies: &[Message]) {
-        let at = &mut self.helpers[usize::from(helper)];
-        if !at.is_alive {
+        let node = &mut self.helpers[usize::from(helper)];
+        if !node.is_alive {
             return;
         }
         for message in replies {
-            let arrives = at.pass(self.now) + self.plan.costs.one_way;
+            let arrives = node.pass(self.now) + self.plan.costs.one_way;
             self.agenda.add(arrives, WorldEvent::Reply(*message));
         }
     }
@@ -291,15 +298,15 @@ impl World {
             return; // on an abandoned carrier
         }
         match message.content {
-            Content::Connect => self.arrived(index),
+            Content::Connect => self.carrier_attached(index),
             Content::Request(request) => {
-                let Some((_, intended)) =
+                let Some((_, due_at)) =
                     connection.in_flight.take_if(|(request_in_flight, _)| *request_in_flight == request)
                 else {
                     return;
                 };
-                let latency = self.now.since(intended);
-                self.books.answered(intended, latency);
+                let latency = self.now.since(due_at);
+                self.books.answered(due_at, latency);
                 let (member, process) = (connection.member, connection.process);
                 let is_blind = self.is_blind_to(index);
                 if self.canary != Some(Canary::Deaf) {
@@ -312,7 +319,7 @@ impl World {
     }
 
     /// A carrier is attached: the request in flight is sent again.
-    fn arrived(&mut self, index: u32) {
+    fn carrier_attached(&mut self, index: u32) {
         let connection = &mut self.connections[index as usize];
         connection.is_moving = false;
         let (member, process) = (connection.member, connection.process);
@@ -341,14 +348,15 @@ impl World {
 
     fn give_up(&mut self, index: u32, request: u64) {
         let connection = &mut self.connections[index as usize];
-        let Some((_, intended)) =
+        let Some((_, due_at)) =
             connection.in_flight.take_if(|(request_in_flight, _)| *request_in_flight == request)
         else {
             return;
         };
         let (member, process) = (connection.member, connection.process);
-        let waited = self.now.since(intended);
-        self.books.answered(intended, waited);
+        let waited = self.now.since(due_at);
+        // Counted as answered after this time, which is late if it exceeds the SLA.
+        self.books.answered(due_at, waited);
         if self.canary != Some(Canary::Deaf) && !self.is_blind_to(index) {
             self.processes[process as usize].activation.gave_up(self.now, member, waited);
         }
@@ -402,7 +410,7 @@ impl World {
         for index in helped {
             let process = self.connections[index as usize].process;
             match self.canary {
-                Some(Canary::HastyRelease) if is_quick => self.send_back(index),
+                Some(Canary::HastyRelease) if is_quick => self.request_release(index),
                 Some(Canary::Flap)
                     if self.processes[process as usize].activation.status(self.now).figures.late == 0 =>
                 {
@@ -415,13 +423,13 @@ impl World {
         self.agenda.add(self.now + SAMPLE_EVERY, WorldEvent::ReleaseSample);
     }
 
-    /// Releases the sessions that the release policy selects.
+    /// Releases helped sessions, chosen at random, as many as the release policy orders now.
     fn release_sessions(&mut self) {
         while self.server.release.poll(self.now) {
             let helped = self.helped();
             if !helped.is_empty() {
                 let index = self.rng.pick(&helped);
-                self.send_back(index);
+                self.request_release(index);
             }
         }
         if let Some(at) = self.server.release.poll_timeout() {
@@ -433,7 +441,7 @@ impl World {
         }
     }
 
-    fn send_back(&mut self, index: u32) {
+    fn request_release(&mut self, index: u32) {
         let connection = &self.connections[index as usize];
         let (member, process) = (connection.member, connection.process);
         self.processes[process as usize].activation.release_requested(self.now, member);

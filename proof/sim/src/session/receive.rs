@@ -34,10 +34,11 @@ impl Server {
                 }
             }
         }
+        // The opener has sent the id of an accepted key, and may not have proved yet that it has the key.
         if link.end.has_named_key() {
             self.unauthenticated.named_key(conn);
         }
-        link.ungranted += bytes.len() as u32; // at most what was granted
+        link.ungranted += bytes.len() as u32; // fits: the transport delivers no more than it was granted
         self.links.insert(conn, link);
         self.dirty.insert(conn);
     }
@@ -54,17 +55,17 @@ impl Server {
             }
             ServerEvent::Carried { id, bytes } => {
                 let Some(&session) = link.carried.get(&id.0) else { return };
-                if self.plants(Canary::DropPiece, 20) {
+                if self.strikes(Canary::DropPiece, 20) {
                     return;
                 }
                 match self.port.handle_data(now, session, (conn, id), bytes.len()) {
                     Ok(true) => {
-                        if self.plants(Canary::AlterRequest, 20) {
+                        if self.strikes(Canary::AlterRequest, 20) {
                             self.receive(session, &altered(bytes));
                         } else {
                             self.receive(session, bytes);
                         }
-                        if self.plants(Canary::RepeatPiece, 20) {
+                        if self.strikes(Canary::RepeatPiece, 20) {
                             self.receive_wrongly(session, bytes);
                         }
                     }
@@ -72,11 +73,11 @@ impl Server {
                         self.receive_wrongly(session, bytes);
                     }
                     Ok(false) => {}
-                    Err(event) => self.wrong(format!("a client breaks a rule: {event:?}")),
+                    Err(event) => self.wrong(format!("a client broke the session protocol: {event:?}")),
                 }
             }
             ServerEvent::CarriedControl { id, control } => self.control(now, conn, link, id, control),
-            other => self.wrong(format!("the server receives {other:?}")),
+            other => self.wrong(format!("the server's link returned an unexpected event: {other:?}")),
         }
     }
 
@@ -89,7 +90,7 @@ impl Server {
     ) {
         let Some(role) = link.end.role() else { return };
         let message = OpeningMessage { carrier: (conn, id), kind, client, opening };
-        if kind == Kind::Reconnect && self.plants(Canary::FalseGone, 4) {
+        if kind == Kind::Reconnect && self.strikes(Canary::FalseGone, 4) {
             return link.end.refuse(id, RefuseReason::Gone);
         }
         let opened = self.port.open(now, &self.config.ring, &message, role);
@@ -176,7 +177,8 @@ impl Server {
         }
     }
 
-    /// Delivers bytes twice or wrongly for a canary, and leaves the application's count of unread bytes as it was.
+    /// Plants a fault: delivers bytes that the application must not get, repeated ones or ones from an old carrier. Leaves the
+    /// application's count of unread bytes as it was.
     fn receive_wrongly(&mut self, session: SessionHandle, bytes: &[u8]) {
         self.receive(session, bytes);
         if let Some(app) = self.app(session) {

@@ -139,7 +139,7 @@ impl Server {
     }
 
     /// Whether the planted fault is `canary`, and strikes now: one time in `one_in`.
-    pub(super) fn plants(&mut self, canary: Canary, one_in: u64) -> bool {
+    pub(super) fn strikes(&mut self, canary: Canary, one_in: u64) -> bool {
         self.canary == Some(canary) && self.rng.chance(1, one_in)
     }
 

@@ -1,4 +1,4 @@
-//! A world of sessions: one server, some helpers, a host of clients, and faults.
+//! A world of sessions: one server, some helpers, one host with all clients, and faults.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,6 +26,9 @@ use crate::rng::Rng;
 use crate::socket::HostId;
 use crate::storm::Stormy;
 
+const LINK_PORT: u16 = 11411;
+const ORDINARY_PORT: u16 = 11211;
+
 const CLIENTS: HostId = 1;
 const FIRST_HELPER: HostId = 2;
 
@@ -47,39 +50,41 @@ enum Node {
 /// A running world.
 pub struct World {
     pub(crate) network: Network,
-    /// Checks all sessions.
+    /// Records what all sessions send and receive, and checks it.
     pub books: Shared,
     nodes: Vec<Node>,
     /// Hosts whose programs are stopped, as by SIGSTOP.
     suspended: BTreeSet<HostId>,
     config: WorldConfig,
+    /// The planted fault; not the canaries of the glossary.
     canary: Option<Canary>,
     rng: Rng,
     /// Draws the operator's actions, in worlds with an operator.
     operator: Option<Rng>,
+    /// Whether faults and the operator's actions still happen.
     storm: bool,
     pub(crate) faults: u64,
 }
 
 impl World {
-    /// Creates a world at its beginning; the check `blind` is off.
+    /// Creates a world at its beginning. If `blind` names a check, that check is not made.
     pub fn new(seed: u64, canary: Option<Canary>, blind: Option<Check>) -> World {
         let mut rng = Rng::new(seed);
-        // A generator of its own leaves the rest of each world unchanged.
+        // Attacks draw from a separate generator, so that a change of the attacks does not change the rest of a seed's world.
         let mut attack_rng = Rng::new(!seed);
         let config = WorldConfig::drawn(&mut rng, &mut attack_rng, canary);
         let mut network = Network::new(rng.word(), config.weather);
         let books = Books::new(config.behaviour.limits, config.table, blind);
         let books = Shared::new(std::cell::RefCell::new(books));
-        network.add_host(ip(SERVER), &[11411]);
+        network.add_host(ip(SERVER), &[LINK_PORT]);
         network.add_host(ip(CLIENTS), &[]);
         let helpers = FIRST_HELPER..FIRST_HELPER + config.helpers;
         for host in helpers.clone() {
-            network.add_host(ip(host), &[11211, 11411]);
+            network.add_host(ip(host), &[ORDINARY_PORT, LINK_PORT]);
         }
         let environment = ClientEnvironment {
             addresses: network.addresses(CLIENTS),
-            ports: helpers.clone().chain([SERVER]).map(|host| address(host, 11411)).collect(),
+            ports: helpers.clone().chain([SERVER]).map(|host| address(host, LINK_PORT)).collect(),
             key: client_key(),
             books: books.clone(),
             copies: config.is_copied.then(copies::Shared::default),
@@ -91,7 +96,7 @@ impl World {
         nodes.resize_with(helpers.end, || Node::Down(Down));
         if let Some(copies) = copies {
             let host = network.add_host(ip(helpers.end), &[]);
-            let target = address(SERVER, 11411);
+            let target = address(SERVER, LINK_PORT);
             let replayer = Replayer::new(target, helper_key(), rng.fork(), copies, books.clone());
             nodes.push(Node::Replayer(Box::new(replayer)));
             network.turn_soon(host);
@@ -100,10 +105,10 @@ impl World {
             let host = network.add_host(ATTACKERS_IP, &[]);
             let addresses = network.addresses(host);
             let ports =
-                [SERVER].into_iter().chain(helpers.clone()).map(|host| address(host, 11411)).collect();
+                [SERVER].into_iter().chain(helpers.clone()).map(|host| address(host, LINK_PORT)).collect();
             Node::Attackers(Box::new(Attackers::new(
                 attack,
-                false,
+                false, // not as plain clients
                 addresses,
                 ports,
                 client_key(),
@@ -141,7 +146,7 @@ impl World {
             let (config, books) = (self.config.server.clone(), self.books.clone());
             let early_ends = self.config.early_ends_in_1000;
             let bounds = self.config.unauthenticated;
-            let local = address(SERVER, 11411);
+            let local = address(SERVER, LINK_PORT);
             let mut server = Server::new(config, (self.config.table, bounds), local, early_ends, rng, books);
             server.plant(self.canary);
             Node::Server(Box::new(server))
@@ -149,7 +154,7 @@ impl World {
             match helpers::start(&self.config.relay, rng) {
                 Ok(relay) => Node::Helper(relay),
                 Err(error) => {
-                    self.wrong(Check::Rules, format!("a fault of the simulator: {error}"));
+                    self.wrong(Check::Rules, format!("the simulator cannot start a helper: {error}"));
                     Node::Down(Down)
                 }
             }
@@ -213,14 +218,14 @@ impl World {
         }
         self.faults += 1;
         let helper = FIRST_HELPER + self.rng.below(self.config.helpers as u64) as usize;
-        let mut any = self.rng.pick(&[SERVER, helper, helper, CLIENTS]);
-        let other = self.rng.pick(&[SERVER, CLIENTS, helper]);
+        let mut host = self.rng.pick(&[SERVER, helper, helper, CLIENTS]);
+        let peer = self.rng.pick(&[SERVER, CLIENTS, helper]);
         let mut what = self.rng.below(24);
         if self.config.mostly_stalls && self.rng.chance(9, 10) {
-            (any, what) = (CLIENTS, 8);
+            (host, what) = (CLIENTS, 8); // stalls
         }
         if self.config.restarts_in_1000 > 0 && self.rng.chance(self.config.restarts_in_1000, 1000) {
-            what = 0;
+            what = 0; // the server restarts
         }
         match what {
             0 => {
@@ -233,23 +238,23 @@ impl World {
             3 => self.stop_if_up(helper, true),
             4 => self.drain(helper),
             5..=6 => self.suspend(helper),
-            7 => self.suspend(any),
+            7 => self.suspend(host),
             8..=12 => {
                 let longest = self.config.silence_ns_max.min(50_000_000);
                 let delay = Duration::from_nanos(self.rng.scale(100_000, longest));
-                if let Some(conn) = self.network.any_connection(any, &mut self.rng) {
-                    self.network.stall(any, conn, delay);
+                if let Some(conn) = self.network.any_connection(host, &mut self.rng) {
+                    self.network.stall(host, conn, delay);
                 }
             }
             13..=15 => {
                 let delay = Duration::from_nanos(self.rng.scale(100_000, self.config.silence_ns_max));
-                self.network.silence(any, other, delay);
+                self.network.silence(host, peer, delay);
             }
             16 => self.partition_hosts(),
-            17 if self.config.clocks_differ => self.drift(any),
+            17 if self.config.clocks_differ => self.drift(host),
             _ => {
-                if let Some(conn) = self.network.any_connection(any, &mut self.rng) {
-                    self.network.cut(any, conn);
+                if let Some(conn) = self.network.any_connection(host, &mut self.rng) {
+                    self.network.cut(host, conn);
                 }
             }
         }
@@ -338,7 +343,7 @@ impl World {
             return;
         }
         if self.books.borrow().open() > 0 {
-            // Open sessions explain what their hosts still hold.
+            // Hosts hold carriers and buffers for sessions that are open: report only the sessions.
             return self.books.borrow_mut().all_ended();
         }
         for what in self.leftovers() {

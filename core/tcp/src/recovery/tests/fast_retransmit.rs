@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn three_segments_sacked_above_tell_that_one_is_lost() {
+fn three_segments_sacked_above_a_hole_start_a_recovery() {
     let mut trace = Trace::new();
     trace.at(110).send(10);
     trace.at(210).sack(0, &[(1, 2)]);
@@ -15,7 +15,7 @@ fn three_segments_sacked_above_tell_that_one_is_lost() {
 }
 
 #[test]
-fn one_acknowledgement_may_tell_it_at_once() {
+fn one_acknowledgement_may_mark_several_segments_lost() {
     let mut trace = Trace::new();
     trace.at(110).send(10);
     trace.at(210).sack(0, &[(5, 8)]);
@@ -23,12 +23,12 @@ fn one_acknowledgement_may_tell_it_at_once() {
     assert_eq!(
         trace.recovery.scoreboard.lost(),
         5000,
-        "more than two segments' bytes above all five (§4, IsLost)"
+        "more than two segments' worth of bytes is SACKed above each of the five (RFC 6675 §4, IsLost)"
     );
 }
 
 #[test]
-fn short_segments_count_as_segments() {
+fn segments_shorter_than_the_mss_count_toward_the_threshold() {
     let mut trace = Trace::new();
     for message in 1..=10 {
         trace.recovery.on_sent(ms(110), BASE + 64 * message);
@@ -39,11 +39,11 @@ fn short_segments_count_as_segments() {
 }
 
 #[test]
-fn before_it_is_known_new_segments_keep_the_acknowledgements_coming() {
+fn limited_transmit_sends_new_segments_before_a_loss_is_detected() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 2)]);
-    assert_eq!(trace.fill(), 1, "RFC 3042");
+    assert_eq!(trace.fill(), 1, "limited transmit (RFC 3042)");
     trace.sack(0, &[(1, 3)]);
     assert_eq!(trace.fill(), 1);
 }
@@ -64,7 +64,7 @@ fn every_hole_is_filled_once_first_to_last() {
 }
 
 #[test]
-fn the_window_goes_down_in_proportion_to_what_arrives() {
+fn proportional_rate_reduction_sends_one_segment_for_two_delivered() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     let mut sent = 0;
@@ -79,18 +79,14 @@ fn the_window_goes_down_in_proportion_to_what_arrives() {
 }
 
 #[test]
-fn when_much_is_lost_what_arrives_lets_as_much_out() {
+fn after_a_large_loss_no_more_is_sent_than_was_delivered() {
     let mut trace = Trace::new();
     trace.at(110).send(20);
     trace.at(210).sack(0, &[(17, 20)]);
     assert_eq!(trace.recovery.pipe(), 0);
-    assert_eq!(
-        trace.resend().len(),
-        3,
-        "what was delivered, and no burst (RFC 9937, the conservative bound)"
-    );
+    assert_eq!(trace.resend().len(), 3, "as much as was delivered (RFC 9937, the conservative bound)");
     trace.at(310).ack(1);
-    assert_eq!(trace.resend().len(), 2, "one more while all goes well");
+    assert_eq!(trace.resend().len(), 2, "one segment more than was delivered, because nothing else was lost");
 }
 
 #[test]
@@ -106,7 +102,7 @@ fn a_recovery_ends_with_the_window_at_the_threshold() {
 }
 
 #[test]
-fn losses_in_one_window_reduce_once_and_in_the_next_again() {
+fn losses_reduce_the_window_once_for_each_window_of_data() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
@@ -121,7 +117,7 @@ fn losses_in_one_window_reduce_once_and_in_the_next_again() {
 }
 
 #[test]
-fn what_was_lost_of_the_recovery_itself_is_the_next_one() {
+fn a_loss_of_data_sent_in_a_recovery_starts_another() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 9)]);
@@ -135,7 +131,7 @@ fn what_was_lost_of_the_recovery_itself_is_the_next_one() {
 }
 
 #[test]
-fn without_new_data_what_may_be_lost_is_sent() {
+fn without_new_data_unsacked_segments_are_retransmitted_early() {
     let mut trace = Trace::new();
     trace.recovery.reordering.seen(); // otherwise the reordering window is zero
     trace.at(110).send(7);
@@ -143,15 +139,15 @@ fn without_new_data_what_may_be_lost_is_sent() {
     assert_eq!(trace.resend(), [(0, 1)]);
     assert_eq!(trace.recovery.spare_retransmission(MSS), None, "the window is full");
     trace.at(211).sack(0, &[(5, 7), (1, 4)]);
-    assert_eq!(trace.resend(), [], "two above it do not tell");
+    assert_eq!(trace.resend(), [], "two SACKed segments above a hole are fewer than the threshold");
     assert_eq!(trace.recovery.spare_retransmission(MSS), Some((at(4), at(5))), "RFC 6675 §4, NextSeg rule 3");
     trace.recovery.on_retransmitted(ms(211), at(4), at(5));
-    assert_eq!(trace.recovery.spare_retransmission(MSS), None, "once");
+    assert_eq!(trace.recovery.spare_retransmission(MSS), None, "each segment only once");
     assert!(trace.at(311).ack(7).is_recovered);
 }
 
 #[test]
-fn the_last_segment_is_sent_again_once_a_recovery() {
+fn each_recovery_retransmits_the_last_segment_once() {
     let mut trace = Trace::new();
     trace.at(110).send(8);
     trace.at(210).sack(0, &[(1, 7)]);
@@ -162,14 +158,14 @@ fn the_last_segment_is_sent_again_once_a_recovery() {
 }
 
 #[test]
-fn outside_a_recovery_nothing_is_sent_for_lack_of_other_data() {
+fn outside_a_recovery_there_is_no_spare_retransmission() {
     let mut trace = Trace::new();
     trace.at(110).send(3);
     assert_eq!(trace.recovery.spare_retransmission(MSS), None);
 }
 
 #[test]
-fn a_retransmission_that_is_lost_is_found_by_what_was_sent_after_it() {
+fn a_lost_retransmission_is_detected_when_later_segments_are_sacked() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
@@ -187,14 +183,14 @@ fn a_retransmission_that_is_lost_is_found_by_what_was_sent_after_it() {
 }
 
 #[test]
-fn with_few_in_flight_time_tells() {
+fn with_two_segments_in_flight_the_reordering_timer_detects_the_loss() {
     let mut trace = Trace::new();
     trace.at(110).send(2);
     trace.at(210).sack(0, &[(1, 2)]);
     assert_eq!(
         (trace.resend(), trace.timeout_ms()),
         (Vec::new(), Some(235)),
-        "a quarter of a round trip later"
+        "the reordering window is a quarter of a round trip"
     );
     assert_eq!(trace.at(235).timeout(), TimeoutOutcome::Overdue);
     assert_eq!(trace.recovery.phase(), Phase::Recovery);
@@ -205,37 +201,45 @@ fn with_few_in_flight_time_tells() {
 
 /// RFC 8985 §6.2: after three SACKed segments in total, on a path without reordering, everything sent before them is lost.
 #[test]
-fn where_nothing_comes_out_of_order_three_sacked_tell_of_every_hole() {
+fn without_reordering_three_sacked_segments_mark_every_hole_lost() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(5, &[(6, 8), (9, 10)]);
-    assert_eq!(trace.recovery.scoreboard.lost(), 2000, "below three, and below one");
+    assert_eq!(
+        trace.recovery.scoreboard.lost(),
+        2000,
+        "one hole below three SACKed segments, and one below a single one"
+    );
     assert_eq!(trace.resend(), [(5, 6), (8, 9)]);
-    assert!(trace.timeout_ms() > Some(400), "nothing else is waited for");
+    assert!(trace.timeout_ms() > Some(400), "only the retransmission timer runs");
 }
 
 /// RFC 8985 §6.2: in recovery the reordering window is zero, for retransmissions, too.
 #[test]
-fn in_a_recovery_what_was_sent_before_what_has_arrived_is_lost() {
+fn in_a_recovery_segments_sent_before_a_sacked_one_are_lost() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 5)]);
     assert_eq!(trace.resend(), [(0, 1)]);
     trace.at(211).sack(0, &[(6, 7), (1, 5)]);
-    assert_eq!(trace.recovery.scoreboard.lost(), 2000, "the sixth, though only one above it has arrived");
+    assert_eq!(
+        trace.recovery.scoreboard.lost(),
+        2000,
+        "segment 5 as well, though only one segment above it has arrived"
+    );
 }
 
-/// On a path with reordering missing segments are waited for, in recovery as well. When the timer finds the loss, what may
-/// be sent follows what has arrived, and not what was lost (RFC 9937).
+/// If the path reorders, a segment counts as lost only after the reordering window, in a recovery as well. When the timer
+/// then detects a loss, the bytes delivered limit what is sent, not the bytes lost (RFC 9937).
 #[test]
-fn what_the_timer_finds_lost_is_not_sent_in_a_burst() {
+fn segments_that_the_timer_marks_lost_are_not_retransmitted_in_a_burst() {
     let mut trace = Trace::new();
     trace.recovery.reordering.seen();
     trace.at(110).send(20);
     trace.at(210).sack(0, &[(1, 4)]);
     assert_eq!(trace.resend(), [(0, 1)]);
     trace.at(211).sack(0, &[(18, 19), (1, 4)]);
-    assert_eq!(trace.resend().len(), 0, "nothing of the rest is overdue");
+    assert_eq!(trace.resend().len(), 0, "no other segment is overdue yet");
     assert_eq!(trace.timeout_ms(), Some(236), "a quarter of a round trip later");
     assert_eq!(trace.at(236).timeout(), TimeoutOutcome::Overdue);
     assert_eq!(trace.recovery.scoreboard.lost(), 15_000);
@@ -244,14 +248,14 @@ fn what_the_timer_finds_lost_is_not_sent_in_a_burst() {
 
 /// RFC 8985 §6.2: each round with a needless retransmission adds a quarter of a round trip.
 #[test]
-fn needless_retransmissions_make_it_more_patient() {
+fn needless_retransmissions_extend_the_reordering_window() {
     let mut trace = Trace::new();
     trace.at(110).send(10).at(210).ack(5);
     assert_eq!(trace.recovery.reordering.quarters(), 1);
     trace.at(211).dsack(5, (4, 5));
     assert_eq!(trace.recovery.reordering.quarters(), 2);
     trace.at(212).dsack(5, (3, 4));
-    assert_eq!(trace.recovery.reordering.quarters(), 2, "once a round");
+    assert_eq!(trace.recovery.reordering.quarters(), 2, "at most once in each round trip");
 }
 
 #[test]
@@ -260,14 +264,17 @@ fn a_segment_that_is_a_little_late_is_not_lost() {
     trace.at(110).send(3);
     trace.at(210).sack(0, &[(1, 2)]);
     trace.at(220).ack(2);
-    assert!(trace.timeout_ms() > Some(500), "there is nothing to wait for besides the timeout");
+    assert!(
+        trace.timeout_ms() > Some(500),
+        "the reordering timer is off: only the retransmission timer runs"
+    );
     trace.at(230).ack(3);
     assert_eq!(trace.recovery.counters(), Counters::default());
     assert_eq!(trace.timeout_ms(), None);
 }
 
 #[test]
-fn what_was_sent_long_before_what_has_arrived_is_lost_at_once() {
+fn a_segment_sent_long_before_a_sacked_one_is_lost_at_once() {
     let mut trace = Trace::new();
     trace.at(110).send(1).at(160).send(1);
     trace.at(260).sack(0, &[(1, 2)]);
@@ -275,14 +282,14 @@ fn what_was_sent_long_before_what_has_arrived_is_lost_at_once() {
 }
 
 #[test]
-fn segments_out_of_order_are_waited_for_longer() {
+fn reordering_raises_the_duplicate_threshold() {
     let mut trace = Trace::new();
     trace.at(110).send(30);
     trace.at(210).sack(0, &[(1, 3)]);
     trace.ack(3);
     trace.sack(3, &[(4, 6)]);
     trace.at(211).ack(6);
-    assert_eq!(trace.recovery.threshold, 3, "two came before one");
+    assert_eq!(trace.recovery.threshold, 3, "two segments arrived before an earlier one");
     for last in 8..=12 {
         trace.sack(6, &[(7, last)]);
     }
@@ -295,12 +302,12 @@ fn segments_out_of_order_are_waited_for_longer() {
     assert!(trace.recovery.threshold >= 6);
     for last in 14..=17 {
         trace.at(214).sack(12, &[(13, last)]);
-        assert_eq!(trace.recovery.phase(), Phase::Open, "four later ones tell nothing any more");
+        assert_eq!(trace.recovery.phase(), Phase::Open, "four SACKed segments are below the threshold");
     }
 }
 
 #[test]
-fn a_timeout_makes_it_as_impatient_as_ever() {
+fn a_timeout_resets_the_duplicate_threshold() {
     let mut trace = Trace::new();
     trace.recovery.threshold = 50;
     trace.at(110).send(3).at(410).timeout();
@@ -308,7 +315,7 @@ fn a_timeout_makes_it_as_impatient_as_ever() {
 }
 
 #[test]
-fn blocks_of_what_was_never_sent_are_ignored() {
+fn sack_blocks_of_bytes_never_sent_are_ignored() {
     let mut trace = Trace::new();
     trace.at(110).send(10);
     let nonsense = [(at(3), at(11)), (at(8), at(8)), (at(9), at(5)), (0, u64::MAX)];
@@ -317,7 +324,7 @@ fn blocks_of_what_was_never_sent_are_ignored() {
 }
 
 #[test]
-fn a_block_that_holds_the_acknowledged_byte_is_ignored() {
+fn a_sack_block_that_starts_at_or_below_the_acknowledgement_is_ignored() {
     let mut trace = Trace::new();
     trace.at(110).send(10);
     trace.at(210).sack(2, &[(2, 5)]);
@@ -336,7 +343,7 @@ fn acknowledgements_of_what_was_never_sent_change_nothing() {
 }
 
 #[test]
-fn parts_of_segments_are_known_as_such() {
+fn a_sack_block_may_cover_parts_of_segments() {
     let mut trace = Trace::new();
     trace.at(110).send(4);
     let sack = [(at(1) + 500, at(2) + 250)];
@@ -356,7 +363,7 @@ fn the_same_blocks_again_are_nothing_new() {
 }
 
 #[test]
-fn what_is_longer_than_a_segment_is_sent_again_in_parts() {
+fn a_record_longer_than_the_mss_is_retransmitted_in_segments() {
     let mut trace = Trace::new();
     trace.recovery.on_sent(ms(110), at(3));
     trace.at(110).send(5);
@@ -367,11 +374,11 @@ fn what_is_longer_than_a_segment_is_sent_again_in_parts() {
 }
 
 #[test]
-fn lost_segments_that_the_network_refused_cost_no_window() {
+fn segments_too_long_for_the_path_mtu_do_not_reduce_the_window() {
     let mut trace = Trace::new();
     trace.at(110).send(4);
     trace.recovery.set_mss(500);
-    assert_eq!(trace.recovery.pipe(), 0, "RFC 1191 §6.5: all were too long");
+    assert_eq!(trace.recovery.pipe(), 0, "RFC 1191: all segments exceeded the new MTU");
     assert_eq!(trace.recovery.next_retransmission(500), Some((BASE, BASE + 500)));
     let mut parts = 0;
     while let Some((from, to)) = trace.recovery.next_retransmission(500) {
@@ -384,7 +391,7 @@ fn lost_segments_that_the_network_refused_cost_no_window() {
 }
 
 #[test]
-fn many_short_messages_share_the_last_record() {
+fn records_are_bounded_and_further_messages_extend_the_last_one() {
     let mut trace = Trace::new();
     for message in 1..=10_000 {
         trace.recovery.on_sent(ms(110), BASE + message);

@@ -1,9 +1,10 @@
-//! Undone reductions: RFC 2883 and 3708, RFC 3522 (Eifel), RFC 5682 (F-RTO).
+//! Window reductions that are undone because the retransmission was needless: RFC 2883 and 3708, RFC 3522
+//! (Eifel), RFC 5682 (F-RTO).
 
 use super::*;
 
 #[test]
-fn a_retransmission_that_came_twice_was_needless() {
+fn a_dsack_of_the_retransmission_undoes_the_reduction() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
@@ -16,7 +17,7 @@ fn a_retransmission_that_came_twice_was_needless() {
 }
 
 #[test]
-fn one_of_two_that_came_twice_proves_nothing() {
+fn dsacks_undo_only_when_they_cover_all_retransmissions() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(2, 6)]);
@@ -26,12 +27,12 @@ fn one_of_two_that_came_twice_proves_nothing() {
     trace.at(310).ack(10);
     assert!(!trace.dsack(10, (0, 1)).is_undone);
     assert_eq!(trace.recovery.cwnd(), 5000);
-    assert!(trace.dsack(10, (1, 2)).is_undone, "but both do");
+    assert!(trace.dsack(10, (1, 2)).is_undone, "both retransmissions were duplicates");
 }
 
 /// A receiver that takes both retransmissions in one turn may report them as one range.
 #[test]
-fn two_in_a_row_that_came_twice_may_be_told_as_one() {
+fn one_dsack_may_cover_two_adjacent_retransmissions() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(2, 6)]);
@@ -43,14 +44,17 @@ fn two_in_a_row_that_came_twice_may_be_told_as_one() {
 }
 
 #[test]
-fn what_the_network_doubled_proves_nothing() {
+fn a_dsack_of_data_sent_after_the_recovery_undoes_nothing() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
     trace.resend();
     trace.at(310).ack(10);
     trace.send(2);
-    assert!(!trace.at(410).dsack(11, (10, 11)).is_undone, "it was sent after the recovery");
+    assert!(
+        !trace.at(410).dsack(11, (10, 11)).is_undone,
+        "the duplicated segment was sent after the recovery"
+    );
 }
 
 #[test]
@@ -76,18 +80,21 @@ fn a_timestamp_older_than_the_retransmission_proves_it_needless() {
 }
 
 #[test]
-fn the_retransmissions_own_timestamp_does_not() {
+fn the_timestamp_of_the_retransmission_undoes_nothing() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
     trace.resend();
     let ack = Ack { rtt: Some(Duration::from_millis(101)), ..ack(at(10)) };
     let acked = trace.at(310).take(&ack);
-    assert!(acked.is_recovered && !acked.is_undone, "within what clocks are exact to");
+    assert!(
+        acked.is_recovered && !acked.is_undone,
+        "the measured round trip exceeds the retransmission's age by 1 ms only, which the clocks' precision explains"
+    );
 }
 
 #[test]
-fn the_next_recovery_is_not_undone_by_retransmissions_of_the_last() {
+fn retransmissions_of_the_previous_recovery_do_not_undo_the_next() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
@@ -116,38 +123,42 @@ fn a_timeout_while_acknowledgements_were_held_back_is_undone() {
     trace.at(410).timeout();
     trace.resend();
     assert_eq!(trace.recovery.cwnd(), 1000);
-    // The gate opens: segments that were not retransmitted again are acknowledged (RFC 5682).
+    // The delayed acknowledgements arrive. They cover segments that were sent only once, so the timeout was spurious
+    // (RFC 5682).
     assert!(trace.at(610).ack(10).is_undone);
     assert_eq!(
         (trace.recovery.cwnd(), trace.recovery.ssthresh()),
         (20_000, u64::MAX),
-        "and slow start goes on"
+        "slow start continues with the window from before the timeout"
     );
     assert_eq!((trace.recovery.backoffs(), trace.recovery.phase()), (0, Phase::Open));
 }
 
 #[test]
-fn with_timestamps_it_is_undone_for_a_single_segment_as_well() {
+fn timestamps_undo_the_timeout_of_a_single_segment() {
     let mut trace = Trace::new();
     trace.at(110).send(1).at(410).timeout();
     trace.resend();
     let ack = Ack { rtt: Some(Duration::from_millis(500)), ..ack(at(1)) };
     assert!(trace.at(610).take(&ack).is_undone);
-    assert!(trace.recovery.rto() > Duration::from_millis(500), "it has learnt that the path is slow");
+    assert!(trace.recovery.rto() > Duration::from_millis(500), "the timeout includes the long round trip");
 }
 
 #[test]
-fn a_duplicate_tells_so_without_timestamps() {
+fn a_dsack_undoes_the_timeout_without_timestamps() {
     let mut trace = Trace::new();
     trace.at(110).send(1).at(410).timeout();
     trace.resend();
-    assert!(!trace.at(610).ack(1).is_undone, "either may have been acknowledged");
+    assert!(
+        !trace.at(610).ack(1).is_undone,
+        "the acknowledgement may be of the first transmission or of the retransmission"
+    );
     assert!(trace.at(611).dsack(1, (0, 1)).is_undone);
     assert_eq!(trace.recovery.cwnd(), 10_000);
 }
 
 #[test]
-fn a_timeout_for_a_loss_stays() {
+fn a_timeout_after_a_real_loss_is_not_undone() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(410).timeout();
@@ -157,17 +168,17 @@ fn a_timeout_for_a_loss_stays() {
 }
 
 #[test]
-fn what_was_sacked_before_the_timeout_proves_nothing() {
+fn segments_sacked_before_the_timeout_do_not_undo_it() {
     let mut trace = Trace::new();
     trace.at(110).send(3);
     trace.at(210).sack(0, &[(1, 2)]);
     trace.time_out().resend();
     trace.now = trace.now + Duration::from_millis(100);
-    assert!(!trace.ack(2).is_undone, "only the first was missing");
+    assert!(!trace.ack(2).is_undone, "the second segment was SACKed before the timeout");
 }
 
 #[test]
-fn new_data_sent_after_the_timeout_proves_nothing() {
+fn new_data_sent_after_the_timeout_does_not_undo_it() {
     let mut trace = Trace::new();
     trace.at(110).send(1).at(410).timeout();
     trace.resend();
@@ -176,16 +187,19 @@ fn new_data_sent_after_the_timeout_proves_nothing() {
 }
 
 #[test]
-fn without_sack_an_acknowledgement_of_more_proves_nothing() {
+fn without_sack_a_larger_acknowledgement_does_not_undo_the_timeout() {
     let mut trace = Trace::without_sack();
     trace.at(110).fill();
     trace.at(410).timeout();
     trace.resend();
-    assert!(!trace.at(510).ack(10).is_undone, "the others may have waited for the first");
+    assert!(
+        !trace.at(510).ack(10).is_undone,
+        "the receiver may have held the other segments until the first arrived"
+    );
 }
 
 #[test]
-fn cubic_is_what_it_was() {
+fn undoing_restores_the_state_of_cubic() {
     let mut trace = Trace::with(&Settings { tail_loss_probe: false, ..Settings::default() }, true);
     trace.at(110).fill();
     let before = trace.recovery.congestion;
