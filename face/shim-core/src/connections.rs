@@ -333,8 +333,8 @@ pub(crate) fn take() -> Option<&'static Connection> {
 pub(crate) fn give_back(connection: &Connection) {
     {
         let mut inner = connection.lock();
-        // A thread may still ask for readable bytes: `read` never exceeds what was received.
-        (inner.received, inner.read, inner.options) = (Vec::new(), 0, Options::default());
+        // A thread may still ask for readable bytes: `read_bytes` never exceeds what was received.
+        (inner.received, inner.read_bytes, inner.options) = (Vec::new(), 0, Options::default());
     }
     lock(&POOL).free.push(connection.index);
 }
