@@ -157,7 +157,7 @@ impl Control {
         let status = self.running.status();
         let clients = status.services.iter().find(|one| one.name == service);
         let clients = clients.filter(|_| word == Override::Off).map_or(0, |one| one.library_clients.into());
-        info!(%service, %word, lasts_ms, clients, "relief: override");
+        info!(%service, "override" = %word, lasts_ms, clients, "relief: override");
         Ok(OverrideOutcome { word: word.name().to_owned(), clients })
     }
 

@@ -226,13 +226,13 @@ pub(crate) const ALL: [Declared<Scrape>; 50] = [
     Declared::counter(
         "spillway_helper_load_queries_total",
         BOTH,
-        "Questions of load answered.",
+        "Load queries answered.",
         |scrape, family| scrape.each(family, |s| s.counters.questions.answered),
     ),
     Declared::counter(
         "spillway_helper_load_queries_refused_total",
         REASON,
-        "Questions of load that were not answered: off, address, malformed, key, proof.",
+        "Load queries that were not answered: off, address, malformed, key, proof.",
         |scrape, family| scrape.split(family, |s| s.counters.questions.refused_by_reason()),
     ),
     Declared::counter(

@@ -505,7 +505,7 @@ impl fmt::Display for ServiceStatus {
         write!(f, ", {}, {} reset", self.refused, self.reset.total + self.clients_lost_with_link)?;
         let unanswered: u64 = self.load_queries_refused.values().sum();
         if self.load_queries_answered + unanswered > 0 {
-            write!(f, ", {} questions of load answered, {unanswered} not", self.load_queries_answered)?;
+            write!(f, ", {} load queries answered, {unanswered} not", self.load_queries_answered)?;
         }
         if self.library_clients_sent_away > 0 {
             write!(f, ", {} sent to other helpers", self.library_clients_sent_away)?;

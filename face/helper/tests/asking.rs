@@ -129,7 +129,7 @@ fn questions_with_a_wrong_key_or_format_are_counted_and_not_answered() {
     noise.send_to(b"hello?", target.address).expect("loopback");
     wait("the noise to be counted", || refused("malformed") == 1);
     assert_eq!(helper.status().services[0].load_queries_answered, 0);
-    assert!(helper.status().to_string().contains("0 questions of load answered, 2 not"));
+    assert!(helper.status().to_string().contains("0 load queries answered, 2 not"));
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn set_override(
     if !shared.set_override(service, word, lasts_ms.map(Duration::from_millis)) {
         return Err(format!("no service {service} here; this sidecar serves {}", shared.name()));
     }
-    info!(%service, %word, lasts_ms, "relief: override");
+    info!(%service, "override" = %word, lasts_ms, "relief: override");
     Ok(OverrideOutcome { word: word.name().to_owned(), clients: 0 })
 }
 

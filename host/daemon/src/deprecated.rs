@@ -33,7 +33,7 @@ const LABELS: [(&str, &str); 2] =
     [("client=\"plain\"", "kind=\"raw\""), ("client=\"library\"", "kind=\"library\"")];
 
 /// Renamed fields: the field whose objects have them (none for the document itself), the present name, the old one.
-const FIELDS: [(&str, &str, &str); 23] = [
+const FIELDS: [(&str, &str, &str); 25] = [
     ("", "per_thread", "contexts"),
     ("", "override", "relief"),
     ("", "accepted", "taken"),
@@ -55,6 +55,8 @@ const FIELDS: [(&str, &str, &str); 23] = [
     ("services", "library_clients_sent_away", "shed"),
     ("servers", "override", "relief"),
     ("servers", "override_left_ms", "relief_left_ms"),
+    ("servers", "links_accepted", "links_taken"),
+    ("servers", "connections_accepted", "connections_taken"),
     ("connections", "thread", "context"),
     ("rates", "thread_cpu_percent", "context_cpu_percent"),
 ];

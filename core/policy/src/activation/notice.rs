@@ -228,7 +228,7 @@ impl Notice {
             Notice::Released { .. } => "released",
             Notice::Doubts { .. } => "doubts",
             Notice::ServerAsks => "server_asks",
-            Notice::Override { .. } => "word",
+            Notice::Override { .. } => "override",
         }
     }
 }

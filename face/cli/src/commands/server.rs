@@ -25,8 +25,8 @@ pub(crate) struct Args {
 enum What {
     /// Refuse new links and end the present ones
     ///
-    /// Helpers are asked to move their clients away, and library clients return to direct connections. Plain clients of
-    /// a helper are reset when the time is over.
+    /// Helpers are asked to move their clients away; plain clients of a helper are reset when the time is over. Sessions
+    /// of library clients have no route until links are accepted again, and end after 60 s.
     Off {
         #[command(flatten)]
         target: ServerArgs,

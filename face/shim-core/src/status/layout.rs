@@ -255,7 +255,7 @@ counters! {
     /// Events counted since the page was made.
     Counter {
         /// Links that authenticated.
-        LinksAccepted = "links_taken",
+        LinksAccepted = "links_accepted",
         /// Authenticated links that ended.
         LinksEnded = "links_ended",
         /// Links refused: too many.
@@ -275,7 +275,7 @@ counters! {
         /// Links refused: no descriptor is free for them, or the socket cannot be watched.
         LinkDescriptors = "link_descriptors",
         /// Virtual connections queued for the application to accept.
-        ConnectionsAccepted = "connections_taken",
+        ConnectionsAccepted = "connections_accepted",
         /// Virtual connections refused: the client's address is not allowed.
         ConnectionForbidden = "connection_forbidden",
         /// Virtual connections refused: too many, or too many wait to be accepted.
