@@ -2,7 +2,7 @@
 //! and what passed on the wire.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use spillway_batch::CloseReason;
@@ -71,6 +71,8 @@ pub struct Books {
     server: TableLimits,
     /// Sessions that have ended at the present server, and until when the server remembers them.
     ended: VecDeque<(Time, SessionId)>,
+    /// Sessions whose last end at the server was that of a copy; see [`Books::server_forgets`].
+    lost_copies: BTreeSet<SessionId>,
     open: usize,
     /// Bytes delivered, both ways.
     pub delivered: u64,
@@ -105,6 +107,7 @@ impl Books {
             clients,
             server,
             ended: VecDeque::new(),
+            lost_copies: BTreeSet::new(),
             open: 0,
             delivered: 0,
             completed: 0,
@@ -444,8 +447,9 @@ impl Books {
         // A server remembers at most `sessions_max` ended sessions. Sessions that ended in the same turn have an
         // unknown order.
         let since = |until: Time| self.ended.iter().filter(|(other, _)| *other >= until).count();
-        let is_remembered =
-            until.is_some_and(|until| until > now && since(until) <= self.server.sessions_max);
+        let is_remembered = until
+            .is_some_and(|until| until > now && since(until) <= self.server.sessions_max)
+            && !self.lost_copies.contains(&id);
         self.entry(id).is_long_over |= !is_remembered;
     }
 
@@ -461,6 +465,13 @@ impl Books {
             self.ended.pop_front();
         }
         self.ended.push_back((now + self.server.linger, id));
+        // A replayed *connect* may open a session again whose end the server has dropped. When such a copy is lost, the
+        // server remembers nothing of the session; the copy still counts towards what the server keeps.
+        if lost && self.entry(id).is_stale() {
+            self.lost_copies.insert(id);
+        } else {
+            self.lost_copies.remove(&id);
+        }
         self.server_loses(id, lost);
     }
 
