@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use spillway_daemon::{Answers, Manager, Rights, deprecated};
+use spillway_daemon::{Answers, Manager, Rights, deprecated, unknown_service};
 pub use spillway_daemon::{AskError, OverrideOutcome};
 use spillway_metrics::{Declared, Exposition};
 use spillway_policy::Override;
@@ -164,7 +164,7 @@ impl Control {
     fn unknown(&self, service: &str) -> String {
         let all = self.running.status().services;
         let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
-        format!("no service {service} here; there are: {}", names.join(", "))
+        unknown_service(service, &format!("there are: {}", names.join(", ")))
     }
 
     fn drain(&self, target: &str, deadline_ms: Option<u64>) -> Result<Draining, String> {
@@ -177,7 +177,7 @@ impl Control {
                 None if config.name == target => all,
                 None => {
                     let (name, all) = (&config.name, all.join(", "));
-                    return Err(format!("no service {target} here; this is helper {name}, with {all}"));
+                    return Err(unknown_service(target, &format!("this is helper {name}, with {all}")));
                 }
             };
             (chosen, config.drain_deadline)

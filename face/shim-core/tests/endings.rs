@@ -85,7 +85,7 @@ fn a_server_that_exits_inside_the_heap_ends_and_its_clients_hear_of_it() {
     }
 }
 
-/// The line about a server that served nobody is written without the application's heap, too.
+/// The warning about a program that never waited for clients is written without the application's heap.
 #[test]
 fn a_program_that_exits_inside_the_heap_before_it_listens_ends() {
     let program = Program::compile("early");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spillway_daemon::deprecated::read_old_fields;
-use spillway_daemon::{Answers, AskError, OverrideOutcome, Rights};
+use spillway_daemon::{Answers, AskError, OverrideOutcome, Rights, unknown_service};
 use spillway_metrics::Exposition;
 use spillway_policy::Override;
 use tracing::info;
@@ -76,7 +76,7 @@ fn set_override(
 ) -> Result<OverrideOutcome, String> {
     let word: Override = word.parse().map_err(|error| format!("{word}: {error}"))?;
     if !shared.set_override(service, word, lasts_ms.map(Duration::from_millis)) {
-        return Err(format!("no service {service} here; this sidecar serves {}", shared.name()));
+        return Err(unknown_service(service, &format!("this sidecar serves {}", shared.name())));
     }
     info!(%service, "override" = %word, lasts_ms, "relief: override");
     Ok(OverrideOutcome { word: word.name().to_owned(), clients: 0 })

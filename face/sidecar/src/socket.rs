@@ -10,7 +10,8 @@ use rustix::net::{
     self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType, sockopt,
 };
 
-const BACKLOG: i32 = 1024;
+/// Clients that a listener's queue holds before they are accepted; the kernel adds one.
+pub(crate) const BACKLOG: i32 = 1024;
 /// Silence after which the kernel sends TCP keep-alive probes to a client.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 

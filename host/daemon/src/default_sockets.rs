@@ -51,22 +51,23 @@ pub fn free_default_socket(name: &str) -> Option<PathBuf> {
     let path = default_socket(name);
     let directory = path.parent()?;
     create_default_directory(directory);
-    let is_free = |path: &Path| match connect(path) {
-        Ok(_) => false,
-        Err(error) => error.kind() != ErrorKind::TimedOut,
-    };
     if access(directory, Access::WRITE_OK).is_err() {
         return None;
     }
     let lock = locked(directory)?;
-    if !is_free(&path) {
+    // A daemon whose queue is full has the socket, too.
+    let is_taken = match connect(&path) {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::TimedOut,
+    };
+    if is_taken {
         return None;
     }
     *CHOICE.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
     Some(path)
 }
 
-/// The socket of [`free_default_socket`] is made, or will not be.
+/// Lets other daemons choose: the socket of [`free_default_socket`] exists now, or binding it failed.
 pub(crate) fn end_choice() {
     CHOICE.lock().unwrap_or_else(PoisonError::into_inner).take();
 }

@@ -27,6 +27,12 @@ pub fn refusal(why: &str) -> String {
     text(&json!({ "error": why }))
 }
 
+/// The refusal of a request for a service that the daemon does not have; `instead` says what it has. Commands that ask
+/// several daemons tell it from other refusals by [`AskError::is_unknown_service`].
+pub fn unknown_service(name: &str, instead: &str) -> String {
+    format!("{UNKNOWN_SERVICE}{name} here; {instead}")
+}
+
 fn text(document: &Value) -> String {
     // Cannot fail: a JSON value can always be written as text.
     serde_json::to_string_pretty(document).unwrap_or_default() + "\n"
@@ -52,7 +58,16 @@ pub enum AskError {
     Refused(String),
 }
 
+/// The beginning of [`unknown_service`].
+const UNKNOWN_SERVICE: &str = "no service ";
+
 impl AskError {
+    /// Whether the daemon refuses because it has no service of this name.
+    #[must_use]
+    pub fn is_unknown_service(&self) -> bool {
+        matches!(self, AskError::Refused(why) if why.starts_with(UNKNOWN_SERVICE))
+    }
+
     /// Whether no daemon serves the socket: not a failure where a daemon is optional.
     #[must_use]
     pub fn is_absent(&self) -> bool {
@@ -134,5 +149,7 @@ mod tests {
         assert!(!failed(io::ErrorKind::PermissionDenied).is_absent());
         assert!(!failed(io::ErrorKind::TimedOut).is_absent());
         assert!(!AskError::Refused("no service here".into()).is_absent());
+        assert!(AskError::Refused(unknown_service("a", "there are: b")).is_unknown_service());
+        assert!(!AskError::Refused("this user may only read".into()).is_unknown_service());
     }
 }

@@ -28,7 +28,7 @@ mod threads;
 pub use admin::{ANSWER_BYTES_MAX, AdminServer, Bounds, Rights, ask};
 pub use default_sockets::{default_directories, default_socket, find_default_socket, free_default_socket};
 pub use descriptors::raise_open_files;
-pub use documents::{AskError, OverrideOutcome, ask_for};
+pub use documents::{AskError, OverrideOutcome, ask_for, unknown_service};
 pub use log::{Log, flush_log, log_lines_dropped, say};
 pub use manager::Manager;
 pub use peer::AdminGroup;

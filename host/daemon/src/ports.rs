@@ -138,9 +138,11 @@ fn respond<A: Answers>(request: &Request, answers: &A, started: f64) -> Response
             Err(why) => Response::text(503, format!("{}\n", why.trim_end())),
         },
         "/" if A::HAS_PAGE => Response::ok("text/html; charset=utf-8", answers.page()),
-        path if answers.text(path).is_some() => Response::text(200, answers.text(path).unwrap_or_default()),
-        _ if A::HAS_PAGE => Response::text(404, "not found: give /, /metrics, /status or /health\n"),
-        _ => Response::text(404, "not found: give /metrics, /status or /health\n"),
+        path => match answers.text(path) {
+            Some(text) => Response::text(200, text),
+            None if A::HAS_PAGE => Response::text(404, "not found: give /, /metrics, /status or /health\n"),
+            None => Response::text(404, "not found: give /metrics, /status or /health\n"),
+        },
     }
 }
 

@@ -20,7 +20,8 @@ pub trait Service {
     /// The status text that SIGUSR1 prints.
     fn status_line(&self) -> String;
 
-    /// Reads the settings again (SIGHUP), and logs the outcome. Blocks the main thread.
+    /// Starts to read the settings again (SIGHUP); the outcome is in the log. Must not wait for names or files: the main
+    /// thread resets the watchdog.
     fn reload(&mut self);
 
     /// Begins to drain: no new clients.

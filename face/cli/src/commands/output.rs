@@ -13,15 +13,15 @@ const SCHEMA: u32 = 1;
 /// The result of a command.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    /// For people, on standard output.
+    /// Lines on standard output without `--json`.
     pub lines: Vec<String>,
-    /// For programs.
+    /// The field `result` of the envelope.
     pub result: Value,
-    /// Printed on standard error, too; the command's work is done nevertheless.
+    /// Texts about a command that did its work; also printed on standard error.
     pub warnings: Vec<String>,
-    /// Printed on standard error, too.
+    /// Reasons of a failure; also printed on standard error.
     pub errors: Vec<String>,
-    /// The exit code is 1, as it is with errors.
+    /// The exit code is 1 although there is no error text, such as for findings of `doctor`.
     pub is_failure: bool,
 }
 

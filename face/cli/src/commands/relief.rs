@@ -21,9 +21,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const MOVE_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The beginning of the refusal of a helper or sidecar that has no service of this name. Other refusals are failures.
-const NO_SERVICE: &str = "no service ";
-
 /// Override relief for a service: on, off or auto
 ///
 /// The override replaces every policy, for present and later clients, at each helper and sidecar of this host that has
@@ -120,8 +117,8 @@ fn apply_override(args: &Args) -> Result<Vec<Result<Outcome, String>>, String> {
     for socket in sockets {
         match override_at_socket(args, &socket) {
             Ok(line) => outcomes.push(Ok(line)),
-            Err(AskError::Refused(why)) if why.starts_with(NO_SERVICE) => {
-                unknown.push(format!("{}: {why}", socket.display()));
+            Err(error) if error.is_unknown_service() => {
+                unknown.push(format!("{}: {error}", socket.display()));
             }
             // The socket of a helper or sidecar that was killed.
             Err(error) if error.is_absent() && args.sockets.is_empty() => {}

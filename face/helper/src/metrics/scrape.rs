@@ -73,18 +73,15 @@ impl Scrape {
         family: &mut Family<'_>,
         values: fn(&ServiceStatus) -> [(&'static str, u64); N],
     ) {
-        for ([name, thread], service) in self.services() {
-            values(service)
-                .into_iter()
-                .for_each(|(label, value)| family.count(&[name, thread, label], value));
-        }
+        // As `Family::count`: values beyond 2^53 lose their last digits.
+        self.split_exactly(family, |service| values(service).map(|(label, value)| (label, value as f64)));
     }
 
     /// As [`split`](Self::split), for fractions.
     pub(super) fn split_exactly<const N: usize>(
         &self,
         family: &mut Family<'_>,
-        values: fn(&ServiceStatus) -> [(&'static str, f64); N],
+        values: impl Fn(&ServiceStatus) -> [(&'static str, f64); N],
     ) {
         for ([name, thread], service) in self.services() {
             values(service)

@@ -24,7 +24,7 @@ use crate::table::{AwaitingHeader, Entry, Opening, Side};
 /// At most one rejected load balancer is logged in this time.
 const WARN_INTERVAL: Duration = Duration::from_secs(1);
 /// Connections accepted from a listener before other events are handled.
-pub(super) const ACCEPTED_PER_TURN: usize = 64;
+const ACCEPTED_PER_TURN: usize = 64;
 /// Pause of accepting after the host ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -50,11 +50,15 @@ impl Worker {
     }
 
     pub(super) fn accept(&mut self, now: Instant, listener: u64) {
+        self.accept_at_most(now, listener, ACCEPTED_PER_TURN);
+    }
+
+    pub(super) fn accept_at_most(&mut self, now: Instant, listener: u64, most: usize) {
         let Some(listener) = usize::try_from(listener).ok().and_then(|at| self.listeners.get(at)) else {
             return;
         };
         let listener = Arc::clone(listener);
-        for _ in 0..ACCEPTED_PER_TURN {
+        for _ in 0..most {
             match socket::accept(&listener) {
                 Ok((socket, peer)) => self.admit_client(now, socket, peer),
                 Err(error) if socket::is_later(&error) => return,

@@ -5,16 +5,13 @@ use std::time::{Duration, Instant};
 use tracing::info;
 
 use super::Worker;
-use super::arrivals::ACCEPTED_PER_TURN;
 use crate::counters::Ending;
+use crate::socket::BACKLOG;
 use crate::table::Entry;
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long after the deadline sessions may take to send their end to the server.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
-
-/// Turns of accepting that empty a listener's queue of 1,024 clients.
-const TURNS_OF_BACKLOG: usize = 1024 / ACCEPTED_PER_TURN + 1;
 
 #[derive(Debug)]
 pub(super) struct Draining {
@@ -26,7 +23,7 @@ impl Worker {
     pub(super) fn begin_drain(&mut self, now: Instant, within: Duration) {
         // Accept the clients that have already connected: closing the listener would reset them.
         for listener in 0..self.listeners.len() as u64 {
-            (0..TURNS_OF_BACKLOG).for_each(|_| self.accept(now, listener));
+            self.accept_at_most(now, listener, BACKLOG as usize + 1);
         }
         self.stop_watching_listeners();
         self.listeners.clear();

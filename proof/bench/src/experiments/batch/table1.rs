@@ -42,7 +42,7 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// For published figures.
+    /// The effort of a complete run, whose figures may be published.
     pub fn full() -> Effort {
         Effort {
             rounds: 9,
