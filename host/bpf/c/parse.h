@@ -1,0 +1,203 @@
+/* From a frame to the ends of its TCP or UDP packet: Ethernet with at most one VLAN tag, ARP, IPv4 with options, IPv6
+ * with extension headers. `tests/steer/model.rs` is the same in Rust; the tests compare the two. */
+#ifndef SPILLWAY_PARSE_H
+#define SPILLWAY_PARSE_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/in6.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+/* Extension headers that are followed. RFC 8200 §4.1 recommends each kind once: this leaves room for twice as many. */
+#define EXTENSIONS_MAX 8
+
+#define IPV4_MORE_FRAGMENTS 0x2000
+#define IPV4_FRAGMENT_OFFSET 0x1fff
+#define IPV6_FRAGMENT_OFFSET 0xfff8
+
+/* An IPv6 address, or an IPv4 address as ::ffff:a.b.c.d (RFC 4291 §2.5.5.2). */
+struct address {
+    __be32 words[4];
+};
+
+/* What parse() found. */
+enum parsed {
+    PARSED_OTHER, /* neither IP nor ARP */
+    PARSED_SHORT, /* the frame ends within its headers, or they contradict each other */
+    /* With all of struct packet: */
+    PARSED_PORTS, /* TCP or UDP */
+    /* With the local address: */
+    PARSED_ARP,            /* address resolution (RFC 826); the local address is the target's */
+    PARSED_NO_PORTS,       /* neither TCP nor UDP over IP */
+    PARSED_LATER_FRAGMENT, /* ports are in another fragment */
+    PARSED_LONG_CHAIN,     /* more than EXTENSIONS_MAX extension headers */
+};
+
+/* A received packet, as its receiver sees it. */
+struct packet {
+    struct address local; /* destination */
+    struct address peer;  /* source */
+    __be16 local_port;
+    __be16 peer_port;
+    __u8 protocol; /* IPPROTO_TCP or IPPROTO_UDP */
+    bool is_fragment;
+};
+
+struct vlan_tag {
+    __be16 control;
+    __be16 kind;
+};
+
+/* An ARP packet for IPv4 over Ethernet (RFC 826). <linux/if_arp.h> needs the C library's headers. */
+struct arp {
+    __be16 hardware;
+    __be16 protocol;
+    __u8 hardware_bytes;
+    __u8 protocol_bytes;
+    __be16 operation;
+    __u8 sender_mac[ETH_ALEN];
+    __be16 sender_ip[2];
+    __u8 target_mac[ETH_ALEN];
+    __be16 target_ip[2];
+};
+
+#define ARP_HARDWARE_ETHERNET 1
+
+struct ports {
+    __be16 source;
+    __be16 destination;
+};
+
+/* The two bytes with which extension headers begin (RFC 8200 §4). */
+struct extension {
+    __u8 next;
+    __u8 length; /* in 8-byte units, without the first */
+};
+
+struct fragment {
+    __u8 next;
+    __u8 reserved;
+    __be16 offset;
+    __be32 identification;
+};
+
+static __always_inline struct address mapped(__be32 ipv4)
+{
+    return (struct address){{0, 0, bpf_htonl(0xffff), ipv4}};
+}
+
+static __always_inline enum parsed parse_ports(void *at, void *end, struct packet *packet)
+{
+    struct ports *ports = at;
+
+    if (packet->protocol != IPPROTO_TCP && packet->protocol != IPPROTO_UDP)
+        return PARSED_NO_PORTS;
+    if ((void *)(ports + 1) > end)
+        return PARSED_SHORT;
+    packet->local_port = ports->destination;
+    packet->peer_port = ports->source;
+    return PARSED_PORTS;
+}
+
+static __always_inline enum parsed parse_ipv4(void *at, void *end, struct packet *packet)
+{
+    struct iphdr *header = at;
+    __u16 fragment;
+
+    if ((void *)(header + 1) > end || header->version != 4 || header->ihl < 5)
+        return PARSED_SHORT;
+    packet->local = mapped(header->daddr);
+    packet->peer = mapped(header->saddr);
+    packet->protocol = header->protocol;
+    fragment = bpf_ntohs(header->frag_off);
+    if (fragment & IPV4_FRAGMENT_OFFSET)
+        return PARSED_LATER_FRAGMENT;
+    packet->is_fragment = fragment & IPV4_MORE_FRAGMENTS;
+    return parse_ports(at + header->ihl * 4, end, packet);
+}
+
+static __always_inline enum parsed parse_ipv6(void *at, void *end, struct packet *packet)
+{
+    struct ipv6hdr *header = at;
+    __u8 next;
+
+    if ((void *)(header + 1) > end || header->version != 6)
+        return PARSED_SHORT;
+    __builtin_memcpy(&packet->local, &header->daddr, sizeof(packet->local));
+    __builtin_memcpy(&packet->peer, &header->saddr, sizeof(packet->peer));
+    next = header->nexthdr;
+    at = header + 1;
+    for (int count = 0; count < EXTENSIONS_MAX; count++) {
+        if (next == IPPROTO_FRAGMENT) {
+            struct fragment *fragment = at;
+
+            if ((void *)(fragment + 1) > end)
+                return PARSED_SHORT;
+            if (fragment->offset & bpf_htons(IPV6_FRAGMENT_OFFSET))
+                return PARSED_LATER_FRAGMENT;
+            /* Also a fragment that is the whole packet (RFC 6946): the stack does not read the header. */
+            packet->is_fragment = true;
+            next = fragment->next;
+            at = fragment + 1;
+        } else if (next == IPPROTO_HOPOPTS || next == IPPROTO_ROUTING || next == IPPROTO_DSTOPTS) {
+            struct extension *extension = at;
+
+            if ((void *)(extension + 1) > end)
+                return PARSED_SHORT;
+            next = extension->next;
+            at += (extension->length + 1) * 8;
+        } else {
+            packet->protocol = next;
+            return parse_ports(at, end, packet);
+        }
+    }
+    return PARSED_LONG_CHAIN;
+}
+
+static __always_inline enum parsed parse_arp(void *at, void *end, struct packet *packet)
+{
+    struct arp *arp = at;
+    __be32 target;
+
+    if ((void *)(arp + 1) > end)
+        return PARSED_SHORT;
+    if (arp->hardware != bpf_htons(ARP_HARDWARE_ETHERNET) || arp->protocol != bpf_htons(ETH_P_IP) ||
+        arp->hardware_bytes != ETH_ALEN || arp->protocol_bytes != sizeof(target))
+        return PARSED_OTHER;
+    __builtin_memcpy(&target, arp->target_ip, sizeof(target));
+    packet->local = mapped(target);
+    return PARSED_ARP;
+}
+
+static __always_inline enum parsed parse(void *at, void *end, struct packet *packet)
+{
+    struct ethhdr *header = at;
+    __be16 kind;
+
+    if ((void *)(header + 1) > end)
+        return PARSED_SHORT;
+    kind = header->h_proto;
+    at = header + 1;
+    if (kind == bpf_htons(ETH_P_8021Q)) {
+        struct vlan_tag *tag = at;
+
+        if ((void *)(tag + 1) > end)
+            return PARSED_SHORT;
+        kind = tag->kind;
+        at = tag + 1;
+    }
+    if (kind == bpf_htons(ETH_P_IP))
+        return parse_ipv4(at, end, packet);
+    if (kind == bpf_htons(ETH_P_IPV6))
+        return parse_ipv6(at, end, packet);
+    if (kind == bpf_htons(ETH_P_ARP))
+        return parse_arp(at, end, packet);
+    return PARSED_OTHER;
+}
+
+#endif

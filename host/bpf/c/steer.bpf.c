@@ -1,0 +1,84 @@
+/* Steers packets of the user-level TCP stack to its AF_XDP sockets; all others pass unchanged to the kernel. */
+#include "maps.h"
+
+static __always_inline int count(__u32 verdict, int action)
+{
+    __u64 *packets = bpf_map_lookup_elem(&verdicts, &verdict);
+
+    if (packets)
+        ++*packets;
+    return action;
+}
+
+/* To the socket of the packet's queue. XDP_DROP if it has none: the kernel would answer XDP_PASS with a reset. */
+static __always_inline int redirect(struct xdp_md *context, enum verdict verdict)
+{
+    int action = bpf_redirect_map(&sockets, context->rx_queue_index, XDP_DROP);
+
+    return count(action == XDP_REDIRECT ? verdict : DROP_NO_SOCKET, action);
+}
+
+/* Why a packet with ports belongs to the stack, or PASS_FOREIGN. */
+static __always_inline enum verdict owner(const struct packet *packet, const struct address_rule *rule)
+{
+    struct endpoint endpoint = {
+        .address = packet->local,
+        .port = packet->local_port,
+        .protocol = packet->protocol,
+    };
+    struct flow flow = {
+        .local = packet->local,
+        .peer = packet->peer,
+        .local_port = packet->local_port,
+        .peer_port = packet->peer_port,
+        .protocol = packet->protocol,
+    };
+    __u16 port = bpf_ntohs(packet->local_port);
+
+    if (rule && packet->protocol == IPPROTO_TCP && rule->first_port && port >= rule->first_port &&
+        port <= rule->last_port)
+        return TO_RANGE;
+    if (bpf_map_lookup_elem(&endpoints, &endpoint))
+        return TO_ENDPOINT;
+    if (bpf_map_lookup_elem(&flows, &flow))
+        return TO_FLOW;
+    return rule && rule->is_separate ? TO_ADDRESS : PASS_FOREIGN;
+}
+
+SEC("xdp")
+int steer(struct xdp_md *context)
+{
+    void *data = (void *)(long)context->data;
+    void *end = (void *)(long)context->data_end;
+    struct packet packet = {0};
+    enum parsed parsed = parse(data, end, &packet);
+    struct address_rule *rule;
+    enum verdict verdict;
+    bool is_separate;
+
+    if (parsed == PARSED_OTHER)
+        return count(PASS_OTHER, XDP_PASS);
+    if (parsed == PARSED_SHORT)
+        return count(PASS_SHORT, XDP_PASS);
+    rule = bpf_map_lookup_elem(&addresses, &packet.local);
+    is_separate = rule && rule->is_separate;
+    switch (parsed) {
+    case PARSED_LATER_FRAGMENT:
+        return is_separate ? count(DROP_FRAGMENT, XDP_DROP) : count(PASS_LATER_FRAGMENT, XDP_PASS);
+    case PARSED_LONG_CHAIN:
+        return rule ? count(DROP_LONG_CHAIN, XDP_DROP) : count(PASS_FOREIGN, XDP_PASS);
+    case PARSED_PORTS:
+        verdict = owner(&packet, rule);
+        break;
+    default:
+        verdict = is_separate ? TO_ADDRESS : PASS_OTHER;
+        break;
+    }
+    if (verdict == PASS_OTHER || verdict == PASS_FOREIGN)
+        return count(verdict, XDP_PASS);
+    if (packet.is_fragment)
+        return count(DROP_FRAGMENT, XDP_DROP);
+    return redirect(context, verdict);
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,130 @@
+//! A program at an interface.
+
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+
+use libbpf_rs::{Link, ProgramMut, Xdp, XdpFlags};
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketType, socket};
+
+/// Where the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver, before the kernel makes a socket buffer of the packet.
+    Native,
+    /// After the driver, on a socket buffer: slower, for drivers without XDP.
+    Generic,
+}
+
+/// A program that is attached to an interface. Dropping it detaches the program.
+#[derive(Debug)]
+pub struct Attachment {
+    link: Link,
+    mode: Mode,
+    program_id: u32,
+}
+
+/// Why a program was not attached.
+#[derive(Debug)]
+pub enum AttachError {
+    /// The namespace has no interface of this name.
+    Unknown {
+        /// The interface's name.
+        interface: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Another program is attached.
+    Occupied {
+        /// The interface's name.
+        interface: String,
+        /// The other program's number.
+        program_id: u32,
+    },
+    /// The driver or the kernel refuses.
+    Refused {
+        /// The interface's name.
+        interface: String,
+        /// The system's error.
+        source: libbpf_rs::Error,
+    },
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttachError::Unknown { interface, source } => {
+                write!(f, "cannot find interface {interface}: {source}; `ip link` lists the interfaces")
+            }
+            AttachError::Occupied { interface, program_id } => write!(
+                f,
+                "interface {interface} has another XDP program, number {program_id}: inspect it with `bpftool prog show \
+                 id {program_id}`, and stop the program that attached it"
+            ),
+            AttachError::Refused { interface, source } => write!(
+                f,
+                "cannot attach an XDP program to interface {interface}: {source:#}; it needs CAP_NET_ADMIN, and an MTU \
+                 that fits one page (3,506 bytes on veth)"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for AttachError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            AttachError::Unknown { source, .. } => Some(source),
+            AttachError::Occupied { .. } => None,
+            AttachError::Refused { source, .. } => Some(source),
+        }
+    }
+}
+
+impl Attachment {
+    /// Attaches a program: in native mode if the driver has it, else in generic mode.
+    pub(crate) fn new(program: &ProgramMut<'_>, interface: &str) -> Result<Attachment, AttachError> {
+        let index = interface_index(interface)
+            .map_err(|source| AttachError::Unknown { interface: interface.to_owned(), source })?;
+        let refused = |source| AttachError::Refused { interface: interface.to_owned(), source };
+        let present = query(program, index).map_err(refused)?;
+        if present.prog_id != 0 {
+            let (interface, program_id) = (interface.to_owned(), present.prog_id);
+            return Err(AttachError::Occupied { interface, program_id });
+        }
+        let link = program.attach_xdp(index).map_err(refused)?;
+        let attached = query(program, index).map_err(refused)?;
+        // 1 is XDP_ATTACHED_DRV of <linux/if_link.h>.
+        let mode = if attached.attach_mode == 1 { Mode::Native } else { Mode::Generic };
+        Ok(Attachment { link, mode, program_id: attached.prog_id })
+    }
+
+    /// Where the program runs.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The program's number, as `bpftool prog` and `ip link` print it.
+    pub fn program_id(&self) -> u32 {
+        self.program_id
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        // Closing the link's descriptor is not enough: a process that was just forked may have a copy until it calls exec.
+        // Fails only if the interface was removed, and the program with it.
+        let _ = self.link.detach();
+    }
+}
+
+fn query(program: &ProgramMut<'_>, index: i32) -> libbpf_rs::Result<libbpf_sys::bpf_xdp_query_opts> {
+    Xdp::new(program.as_fd()).query(index, XdpFlags::NONE)
+}
+
+/// The number of an interface in the calling thread's network namespace.
+fn interface_index(interface: &str) -> io::Result<i32> {
+    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    let index = name_to_index(&socket, interface)?;
+    i32::try_from(index).map_err(io::Error::other)
+}

@@ -1,0 +1,35 @@
+//! The BPF programs that Spillway runs in the kernel, and their typed loaders.
+//!
+//! The programs are in C, in `c/`: `parse.h` reads headers, `maps.h` has all maps, `verdicts.h` what happens to a packet.
+//! clang compiles them when this crate is built, and the library contains the objects.
+//!
+//! - [`Steer`]: packets of the user-level TCP stack go to its AF_XDP sockets, all others to the kernel
+//! - [`Loss`]: drops a share of the IPv4 packets, for the laboratory
+//! - [`Pass`]: passes every packet, a baseline for measurements
+//!
+//! A program is attached to an interface as long as its [`Attachment`] exists; when the process is killed, the kernel
+//! detaches it. `tests/steer/model.rs` is the steering decision in Rust, which the tests compare with the program.
+//!
+//! Loading takes CAP_BPF and CAP_NET_ADMIN.
+#![forbid(unsafe_code)]
+
+mod attach;
+mod error;
+mod loss;
+mod map;
+mod object;
+mod pass;
+mod steer;
+mod verdict;
+
+pub use attach::{AttachError, Attachment, Mode};
+pub use error::BpfError;
+pub use loss::Loss;
+pub use pass::Pass;
+pub use steer::{AddressRule, Endpoint, Flow, Protocol, Steer, TestRun};
+pub use verdict::{Verdict, VerdictCounters};
+
+/// The number of addresses that [`Steer`] knows at most: `ADDRESSES_MAX` in `c/maps.h`.
+pub const ADDRESSES_MAX: usize = 256;
+/// The number of queues of an interface that [`Steer`] serves at most: `QUEUES_MAX` in `c/maps.h`.
+pub const QUEUES_MAX: u32 = 128;

@@ -1,0 +1,63 @@
+//! Maps by name, and the bytes of their keys and values, as in `c/maps.h`.
+
+use std::ffi::OsStr;
+use std::net::IpAddr;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
+
+use crate::BpfError;
+
+/// A map of a loaded object.
+#[derive(Debug)]
+pub(crate) struct Map {
+    handle: MapHandle,
+    name: &'static str,
+}
+
+impl Map {
+    /// The object's map of this name.
+    pub(crate) fn of(object: &Object, name: &'static str) -> Result<Map, BpfError> {
+        let map = object
+            .maps()
+            .find(|map| map.name() == OsStr::new(name))
+            .unwrap_or_else(|| unreachable!("c/maps.h defines the map `{name}`"));
+        let handle =
+            MapHandle::try_from(&map).map_err(BpfError::of(format!("cannot open the map `{name}`")))?;
+        Ok(Map { handle, name })
+    }
+
+    /// Inserts or replaces an entry.
+    pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> Result<(), BpfError> {
+        let action =
+            || format!("cannot change the map `{}` (room for {})", self.name, self.handle.max_entries());
+        self.handle.update(key, value, MapFlags::ANY).map_err(|error| BpfError::of(action())(error))
+    }
+
+    /// Removes an entry, if it exists.
+    pub(crate) fn remove(&self, key: &[u8]) -> Result<(), BpfError> {
+        match self.handle.delete(key) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                Err(BpfError::of(format!("cannot change the map `{}`", self.name))(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The sum over all CPUs of a counter in a per-CPU array.
+    pub(crate) fn sum(&self, index: u32) -> Result<u64, BpfError> {
+        let values = self
+            .handle
+            .lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY)
+            .map_err(BpfError::of(format!("cannot read the map `{}`", self.name)))?;
+        let counters = values.iter().flatten().filter_map(|value| value.first_chunk());
+        Ok(counters.map(|bytes| u64::from_ne_bytes(*bytes)).sum())
+    }
+}
+
+/// `struct address`: IPv4 addresses are mapped (RFC 4291 §2.5.5.2).
+pub(crate) fn address(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}

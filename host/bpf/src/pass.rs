@@ -1,0 +1,30 @@
+//! Passes every packet.
+
+use libbpf_rs::Object;
+
+use crate::attach::{AttachError, Attachment};
+use crate::{BpfError, object};
+
+const NAME: &str = "pass";
+
+/// The baseline of measurements with XDP; and the receiver of redirected packets at the end of a veth, which needs one.
+#[derive(Debug)]
+pub struct Pass(Object);
+
+impl Pass {
+    /// Loads the program.
+    ///
+    /// # Errors
+    /// The process has no CAP_BPF or CAP_NET_ADMIN.
+    pub fn load() -> Result<Pass, BpfError> {
+        Ok(Pass(object::load(NAME, object::open(NAME, object::PASS)?)?))
+    }
+
+    /// Attaches the program to an interface of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// Another program is attached, or the driver refuses this one.
+    pub fn attach(&self, interface: &str) -> Result<Attachment, AttachError> {
+        Attachment::new(&object::program(NAME, &self.0), interface)
+    }
+}

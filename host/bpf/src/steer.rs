@@ -1,0 +1,233 @@
+//! Steers packets of the user-level TCP stack to its sockets.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use libbpf_rs::{Object, ProgramInput};
+
+use crate::attach::{AttachError, Attachment};
+use crate::map::{self, Map};
+use crate::object;
+use crate::verdict::{Verdict, VerdictCounters};
+use crate::{BpfError, QUEUES_MAX};
+
+const NAME: &str = "steer";
+
+/// A protocol with ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Protocol {
+    /// The number in IP headers.
+    pub fn number(self) -> u8 {
+        match self {
+            Protocol::Tcp => 6,
+            Protocol::Udp => 17,
+        }
+    }
+}
+
+/// An address and port that belong to the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// The protocol: the same port of the other protocol stays with the kernel.
+    pub protocol: Protocol,
+    /// Address and port.
+    pub address: SocketAddr,
+}
+
+impl Endpoint {
+    fn key(&self) -> [u8; 20] {
+        let mut key = [0; 20];
+        key[..16].copy_from_slice(&map::address(self.address.ip()));
+        key[16..18].copy_from_slice(&self.address.port().to_be_bytes());
+        key[18] = self.protocol.number();
+        key
+    }
+}
+
+/// A connection that belongs to the stack, whatever its address and port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flow {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The stack's end.
+    pub local: SocketAddr,
+    /// The peer's end.
+    pub peer: SocketAddr,
+}
+
+impl Flow {
+    fn key(&self) -> [u8; 40] {
+        let mut key = [0; 40];
+        key[..16].copy_from_slice(&map::address(self.local.ip()));
+        key[16..32].copy_from_slice(&map::address(self.peer.ip()));
+        key[32..34].copy_from_slice(&self.local.port().to_be_bytes());
+        key[34..36].copy_from_slice(&self.peer.port().to_be_bytes());
+        key[36] = self.protocol.number();
+        key
+    }
+}
+
+/// An address of the stack. Packets to its [endpoints](Steer::add_endpoint) are the stack's in any case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AddressRule {
+    /// TCP ports of connections that the stack opens; they are above 0.
+    pub ports: Option<RangeInclusive<u16>>,
+    /// Whether the kernel does not have this address: all packets to it are the stack's, and ARP for it. For an IPv6
+    /// address the kernel sees the neighbour solicitations, which go to a multicast address.
+    pub is_separate: bool,
+}
+
+impl AddressRule {
+    fn value(&self) -> [u8; 6] {
+        let (first, last) = self.ports.as_ref().map_or((0, 0), |ports| (*ports.start(), *ports.end()));
+        let mut value = [0; 6];
+        value[..2].copy_from_slice(&first.to_ne_bytes());
+        value[2..4].copy_from_slice(&last.to_ne_bytes());
+        value[4] = u8::from(self.is_separate);
+        value
+    }
+}
+
+/// The steering program with its maps. A new one passes every packet to the kernel.
+#[derive(Debug)]
+pub struct Steer {
+    object: Object,
+    addresses: Map,
+    endpoints: Map,
+    flows: Map,
+    sockets: Map,
+    verdicts: Map,
+}
+
+impl Steer {
+    /// Loads the program. It does nothing until it is [attached](Self::attach).
+    ///
+    /// # Errors
+    /// The process has no CAP_BPF or CAP_NET_ADMIN, or the kernel is older than 5.9.
+    pub fn load() -> Result<Steer, BpfError> {
+        let object = object::load(NAME, object::open(NAME, object::STEER)?)?;
+        Ok(Steer {
+            addresses: Map::of(&object, "addresses")?,
+            endpoints: Map::of(&object, "endpoints")?,
+            flows: Map::of(&object, "flows")?,
+            sockets: Map::of(&object, "sockets")?,
+            verdicts: Map::of(&object, "verdicts")?,
+            object,
+        })
+    }
+
+    /// Adds an address of the stack, or changes its rule. Each address of the stack needs one: packets with more IPv6
+    /// extension headers than the program follows reach the kernel if their address has no rule.
+    ///
+    /// # Errors
+    /// There are [`ADDRESSES_MAX`](crate::ADDRESSES_MAX) addresses.
+    pub fn set_address(&self, address: IpAddr, rule: &AddressRule) -> Result<(), BpfError> {
+        self.addresses.set(&map::address(address), &rule.value())
+    }
+
+    /// Ends [`set_address`](Self::set_address).
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn remove_address(&self, address: IpAddr) -> Result<(), BpfError> {
+        self.addresses.remove(&map::address(address))
+    }
+
+    /// Steers packets to an address and port.
+    ///
+    /// # Errors
+    /// The map is full.
+    pub fn add_endpoint(&self, endpoint: Endpoint) -> Result<(), BpfError> {
+        self.endpoints.set(&endpoint.key(), &[1])
+    }
+
+    /// Passes packets to an address and port to the kernel again.
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn remove_endpoint(&self, endpoint: Endpoint) -> Result<(), BpfError> {
+        self.endpoints.remove(&endpoint.key())
+    }
+
+    /// Steers the packets of one connection.
+    ///
+    /// # Errors
+    /// The map is full.
+    pub fn add_flow(&self, flow: Flow) -> Result<(), BpfError> {
+        self.flows.set(&flow.key(), &[1])
+    }
+
+    /// Ends [`add_flow`](Self::add_flow).
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn remove_flow(&self, flow: Flow) -> Result<(), BpfError> {
+        self.flows.remove(&flow.key())
+    }
+
+    /// The AF_XDP socket that receives the stack's packets of a queue. The socket must be bound to this queue of the
+    /// interface. When the socket is closed, its entry disappears and the queue's packets are dropped.
+    ///
+    /// # Errors
+    /// The queue's number is [`QUEUES_MAX`] or more, or the descriptor is not an AF_XDP socket.
+    pub fn set_socket(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), BpfError> {
+        debug_assert!(queue < QUEUES_MAX, "the interface was checked to have at most this many queues");
+        self.sockets.set(&queue.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes())
+    }
+
+    /// Packets by verdict.
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn counters(&self) -> Result<VerdictCounters, BpfError> {
+        let mut counters = VerdictCounters::default();
+        for (verdict, packets) in Verdict::ALL.into_iter().zip(&mut counters.0) {
+            *packets = self.verdicts.sum(verdict as u32)?;
+        }
+        Ok(counters)
+    }
+
+    /// Attaches the program to an interface of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// Another program is attached, or the driver refuses this one.
+    pub fn attach(&self, interface: &str) -> Result<Attachment, AttachError> {
+        Attachment::new(&object::program(NAME, &self.object), interface)
+    }
+
+    /// Runs the program once on a frame (`BPF_PROG_TEST_RUN`), as if it came from queue 0.
+    ///
+    /// # Errors
+    /// The kernel refuses the frame: it is shorter than an Ethernet header or longer than a page.
+    pub fn test_run(&self, frame: &[u8]) -> Result<TestRun, BpfError> {
+        let program = object::program(NAME, &self.object);
+        let mut frame_after = vec![0; frame.len()];
+        let input = ProgramInput {
+            data_in: Some(frame),
+            data_out: Some(&mut frame_after),
+            repeat: 1,
+            ..ProgramInput::default()
+        };
+        let output =
+            program.test_run(input).map_err(BpfError::of("cannot run the program `steer` on a frame"))?;
+        let action = output.return_value;
+        Ok(TestRun { action, frame: frame_after })
+    }
+}
+
+/// What the program did with a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TestRun {
+    /// `XDP_PASS`, `XDP_DROP` or `XDP_REDIRECT` as a number.
+    pub action: u32,
+    /// The frame afterwards.
+    pub frame: Vec<u8>,
+}

@@ -1,0 +1,97 @@
+//! Frames for the tests. Checksums are left out: the program does not read them.
+
+use std::net::{IpAddr, SocketAddr};
+
+/// A frame to be built, with honest headers by default.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    pub source: SocketAddr,
+    pub destination: SocketAddr,
+    /// The protocol's number: 6 is TCP, 17 UDP.
+    pub protocol: u8,
+    /// ARP for the destination's address instead of a packet to it.
+    pub is_arp: bool,
+    /// The number of VLAN tags.
+    pub vlan_tags: usize,
+    /// IPv4: 4-byte units of options. IPv6: not used.
+    pub option_words: usize,
+    /// IPv4: the field with the flags and the offset. IPv6: not used.
+    pub fragment_field: u16,
+    /// IPv6: the extension headers, each with its kind and its length field; 44 is a fragment header, whose second
+    /// number is the field with offset and flags.
+    pub extensions: Vec<(u8, u16)>,
+    /// Bytes after the ports.
+    pub payload: usize,
+}
+
+impl Frame {
+    pub fn tcp(source: &str, destination: &str) -> Frame {
+        Frame {
+            source: source.parse().unwrap(),
+            destination: destination.parse().unwrap(),
+            protocol: 6,
+            is_arp: false,
+            vlan_tags: 0,
+            option_words: 0,
+            fragment_field: 0,
+            extensions: Vec::new(),
+            payload: 16,
+        }
+    }
+
+    pub fn udp(source: &str, destination: &str) -> Frame {
+        Frame { protocol: 17, ..Frame::tcp(source, destination) }
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+        for _ in 0..self.vlan_tags {
+            frame.extend([0x81, 0x00, 0x00, 0x05]);
+        }
+        match (self.source.ip(), self.destination.ip()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) if self.is_arp => {
+                frame.extend([0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1]);
+                frame.extend([2, 0, 0, 0, 0, 2]);
+                frame.extend(source.octets());
+                frame.extend([0; 6]);
+                frame.extend(destination.octets());
+                return frame;
+            }
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                frame.extend([0x08, 0x00]);
+                let length = 20 + self.option_words * 4 + 4 + self.payload;
+                frame.extend([0x40 | (5 + self.option_words) as u8, 0]);
+                frame.extend((length as u16).to_be_bytes());
+                frame.extend([0, 1]);
+                frame.extend(self.fragment_field.to_be_bytes());
+                frame.extend([64, self.protocol, 0, 0]);
+                frame.extend(source.octets());
+                frame.extend(destination.octets());
+                frame.extend(vec![1; self.option_words * 4]);
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0]);
+                frame.push(self.extensions.first().map_or(self.protocol, |(kind, _)| *kind));
+                frame.push(64);
+                frame.extend(source.octets());
+                frame.extend(destination.octets());
+                for (index, (kind, field)) in self.extensions.iter().enumerate() {
+                    let next = self.extensions.get(index + 1).map_or(self.protocol, |(kind, _)| *kind);
+                    if *kind == 44 {
+                        frame.extend([next, 0]);
+                        frame.extend(field.to_be_bytes());
+                        frame.extend([0; 4]);
+                    } else {
+                        frame.extend([next, *field as u8]);
+                        frame.extend(vec![0; 6 + usize::from(*field as u8) * 8]);
+                    }
+                }
+            }
+            _ => panic!("both ends of a frame have addresses of one family"),
+        }
+        frame.extend(self.source.port().to_be_bytes());
+        frame.extend(self.destination.port().to_be_bytes());
+        frame.extend(vec![0; self.payload]);
+        frame
+    }
+}
