@@ -1,8 +1,9 @@
-//! SYN cookies: while the table of half-open connections is full, the peer stores their state (RFC 4987 §3.6).
+//! SYN cookies: while the table of half-open connections is full, their state is sent to the peer, which returns it
+//! (RFC 4987 §3.6).
 //!
-//! The initial sequence number encodes a time counter and the peer's segment size, both masked, and a tag of 24 bits that
-//! cannot be computed without the key. Window scale and SACK are in the low bits of the timestamp, which the peer echoes, as
-//! in Linux; unlike there the tag covers them. Without timestamps a connection has neither.
+//! The initial sequence number encodes a time counter and the peer's segment size, both masked, and a tag of 24 bits
+//! that cannot be computed without the key. As in Linux, window scale and SACK are in the low bits of the timestamp,
+//! which the peer echoes; here the tag covers them. Without timestamps a connection has neither scale nor SACK.
 //!
 //! A guess succeeds once in 2^28 tries: 2 of 32 counters are valid, any size, and the tag must match.
 
@@ -15,7 +16,7 @@ use crate::isn::{Key, Purpose};
 use crate::narrow::{in_packet, low_half};
 
 /// Length of a counter period: a cookie is valid in the period in which it was made and in the next.
-const COUNTER: Duration = Duration::from_secs(64);
+const PERIOD: Duration = Duration::from_secs(64);
 /// The longest time for which a cookie is valid.
 pub(crate) const VALID: Duration = Duration::from_secs(2 * 64);
 const COUNTER_BITS: u32 = 5;
@@ -32,9 +33,9 @@ const SCALE_MAX: u8 = 14;
 /// Segment sizes that a cookie can encode: the largest that does not exceed the peer's, or else the first.
 pub const SIZES: [u16; 8] = [64, 536, 1220, 1360, 1400, 1440, 1460, 8960];
 
-/// Options of the peer's SYN, as far as a cookie keeps them.
+/// The options of the peer's SYN that a cookie keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cookie {
+pub struct SynOptions {
     /// The largest segment that the peer accepts: one of [`SIZES`] once decoded.
     pub mss: u16,
     /// The peer's window scale, if both ends use scaling.
@@ -45,10 +46,10 @@ pub struct Cookie {
 
 /// The connection that a cookie is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
+pub struct Binding {
     pub local: SocketAddr,
     pub peer: SocketAddr,
-    /// Sequence number of the peer's SYN. The segment that acknowledges the cookie has this plus one.
+    /// Sequence number of the peer's SYN. The segment that acknowledges the cookie has the number after it.
     pub peer_initial: u32,
 }
 
@@ -61,9 +62,9 @@ pub struct Answer {
     pub timestamp: Option<u32>,
 }
 
-/// The fields of an initial sequence number, unmasked; `tag` tells whether it is a cookie.
+/// The unmasked fields of an initial sequence number, which is a cookie if `tag` is right.
 #[derive(Clone, Copy, Debug)]
-struct Opened {
+struct Unmasked {
     counter: u64,
     size: u32,
     tag: u32,
@@ -84,7 +85,7 @@ impl Cookies {
 
     /// The cookie for a SYN with these options; `timestamp` is the clock's present value if the peer uses timestamps.
     /// Without it window scale and SACK are lost, and the SYN-ACK must not offer them.
-    pub fn answer(&self, now: Time, flow: Flow, syn: Cookie, timestamp: Option<u32>) -> Answer {
+    pub fn answer(&self, now: Time, binding: Binding, syn: SynOptions, timestamp: Option<u32>) -> Answer {
         let size = SIZES.iter().rposition(|size| *size <= syn.mss).unwrap_or(0);
         let size = u32::from(in_packet(size)); // an index below 8
         let options = timestamp.map(|_| {
@@ -94,25 +95,25 @@ impl Cookies {
         let counter = self.counter(now);
         let timestamp = timestamp.zip(options).map(|(clock, options)| {
             let low = (clock & !OPTION_MASK) | options;
-            // Never ahead of the clock: a later timestamp must not look older.
+            // Never ahead of the clock: otherwise a later timestamp might look older.
             if options > clock & OPTION_MASK { low.wrapping_sub(OPTION_MASK + 1) } else { low }
         });
         let top = (low_half(counter) % (1 << COUNTER_BITS)) | (size << COUNTER_BITS);
-        let tag = self.tag(flow, counter, size, options);
-        Answer { initial: ((top << TAG_BITS) | tag) ^ self.mask(flow), timestamp }
+        let tag = self.tag(binding, counter, size, options);
+        Answer { initial: ((top << TAG_BITS) | tag) ^ self.mask(binding), timestamp }
     }
 
-    /// Checks whether a segment acknowledges a valid cookie, and returns the SYN's options. `initial` is the acknowledgement
-    /// number less one; `echo` is the echoed timestamp, if there is one.
-    pub fn check(&self, now: Time, flow: Flow, initial: u32, echo: Option<u32>) -> Option<Cookie> {
-        let Opened { counter, size, tag } = self.open(now, flow, initial)?;
+    /// Checks whether a segment acknowledges a valid cookie, and returns the SYN's options. `initial` is the
+    /// acknowledgement number less one; `echo` is the echoed timestamp, if there is one.
+    pub fn check(&self, now: Time, binding: Binding, initial: u32, echo: Option<u32>) -> Option<SynOptions> {
+        let Unmasked { counter, size, tag } = self.unmask(now, binding, initial)?;
         let options = echo.map(|echo| echo & OPTION_MASK);
-        if tag != self.tag(flow, counter, size, options) {
+        if tag != self.tag(binding, counter, size, options) {
             return None;
         }
         let options = options.unwrap_or(NO_SCALE);
         let scale = u8::try_from(options & NO_SCALE).unwrap_or(u8::MAX); // four bits fit
-        Some(Cookie {
+        Some(SynOptions {
             mss: SIZES[size as usize],
             window_scale: (scale <= SCALE_MAX).then_some(scale),
             sack: options & SACK != 0,
@@ -120,38 +121,38 @@ impl Cookies {
     }
 
     /// Whether an initial sequence number of this end is a cookie that is still valid, with any timestamp.
-    pub fn is_good(&self, now: Time, flow: Flow, initial: u32) -> bool {
-        let Some(Opened { counter, size, tag }) = self.open(now, flow, initial) else { return false };
+    pub fn is_valid(&self, now: Time, binding: Binding, initial: u32) -> bool {
+        let Some(Unmasked { counter, size, tag }) = self.unmask(now, binding, initial) else { return false };
         let mut options = core::iter::once(None).chain((0..=OPTION_MASK).map(Some));
-        options.any(|options| tag == self.tag(flow, counter, size, options))
+        options.any(|options| tag == self.tag(binding, counter, size, options))
     }
 
     /// Unmasks an initial sequence number; `None` if its counter is too old.
-    fn open(&self, now: Time, flow: Flow, initial: u32) -> Option<Opened> {
-        let open = initial ^ self.mask(flow);
-        let (top, tag) = (open >> TAG_BITS, open & TAG_MASK);
+    fn unmask(&self, now: Time, binding: Binding, initial: u32) -> Option<Unmasked> {
+        let unmasked = initial ^ self.mask(binding);
+        let (top, tag) = (unmasked >> TAG_BITS, unmasked & TAG_MASK);
         let present = self.counter(now);
         let age = low_half(present).wrapping_sub(top) % (1 << COUNTER_BITS);
         let counter = present.checked_sub(u64::from(age)).filter(|_| age <= 1)?;
-        Some(Opened { counter, size: top >> COUNTER_BITS, tag })
+        Some(Unmasked { counter, size: top >> COUNTER_BITS, tag })
     }
 
     /// The counter of cookies made now; they are valid until it has risen twice.
     pub fn counter(&self, now: Time) -> u64 {
-        self.clock_at_zero.saturating_add(Duration::from_nanos(now.as_nanos())).as_secs() / COUNTER.as_secs()
+        self.clock_at_zero.saturating_add(Duration::from_nanos(now.as_nanos())).as_secs() / PERIOD.as_secs()
     }
 
     /// Hides the counter and the size. The mask of one connection reveals nothing about another's.
-    fn mask(&self, flow: Flow) -> u32 {
-        let more = u64::from(flow.peer_initial);
-        low_half(self.key.hash(Purpose::CookieMask, flow.local, flow.peer, more)) & !TAG_MASK // 8 bits
+    fn mask(&self, binding: Binding) -> u32 {
+        let more = u64::from(binding.peer_initial);
+        low_half(self.key.hash(Purpose::CookieMask, binding.local, binding.peer, more)) & !TAG_MASK // 8 bits
     }
 
-    fn tag(&self, flow: Flow, counter: u64, size: u32, options: Option<u32>) -> u32 {
-        let said = (u64::from(size) << 6) | options.map_or(1 << OPTION_BITS, u64::from);
+    fn tag(&self, binding: Binding, counter: u64, size: u32, options: Option<u32>) -> u32 {
+        let fields = (u64::from(size) << 6) | options.map_or(1 << OPTION_BITS, u64::from);
         // The low 23 bits of the counter repeat after 17 years.
-        let more = (u64::from(flow.peer_initial) << 32) | ((counter << 9) & u64::from(u32::MAX)) | said;
-        low_half(self.key.hash(Purpose::CookieTag, flow.local, flow.peer, more)) & TAG_MASK // 24 bits
+        let more = (u64::from(binding.peer_initial) << 32) | ((counter << 9) & u64::from(u32::MAX)) | fields;
+        low_half(self.key.hash(Purpose::CookieTag, binding.local, binding.peer, more)) & TAG_MASK // 24 bits
     }
 }
 
@@ -164,125 +165,132 @@ mod tests {
 
     use super::*;
 
-    const MINUTE_NS: u64 = 64_000_000_000;
+    const PERIOD_NS: u64 = 64_000_000_000;
 
     fn cookies() -> Cookies {
         Cookies::new(Key(*b"sixteen bytes of"), Duration::from_secs(64 * 26_562_500))
     }
 
-    fn flow(port: u16) -> Flow {
+    fn binding(port: u16) -> Binding {
         let end = |host, port| SocketAddr::from((Ipv4Addr::new(192, 0, 2, host), port));
-        Flow { local: end(1, 80), peer: end(2, port), peer_initial: 77 }
+        Binding { local: end(1, 80), peer: end(2, port), peer_initial: 77 }
     }
 
-    const FULL: Cookie = Cookie { mss: 1460, window_scale: Some(7), sack: true };
+    const FULL: SynOptions = SynOptions { mss: 1460, window_scale: Some(7), sack: true };
 
     #[test]
-    fn with_timestamps_all_is_kept() {
-        let answer = cookies().answer(Time(0), flow(1), FULL, Some(1_000));
+    fn with_timestamps_all_options_are_kept() {
+        let answer = cookies().answer(Time(0), binding(1), FULL, Some(1_000));
         assert_eq!(answer.timestamp, Some(983), "0b10111 in the low bits, and not ahead of the clock");
-        assert_eq!(cookies().check(Time(0), flow(1), answer.initial, answer.timestamp), Some(FULL));
+        assert_eq!(cookies().check(Time(0), binding(1), answer.initial, answer.timestamp), Some(FULL));
     }
 
     #[test]
-    fn without_timestamps_only_the_size_is_kept() {
-        let answer = cookies().answer(Time(0), flow(1), FULL, None);
-        let plain = Cookie { mss: 1460, window_scale: None, sack: false };
+    fn without_timestamps_only_the_segment_size_is_kept() {
+        let answer = cookies().answer(Time(0), binding(1), FULL, None);
+        let plain = SynOptions { mss: 1460, window_scale: None, sack: false };
         assert_eq!(answer.timestamp, None);
-        assert_eq!(cookies().check(Time(0), flow(1), answer.initial, None), Some(plain));
-        assert_eq!(cookies().check(Time(0), flow(1), answer.initial, Some(983)), None, "nobody adds options");
+        assert_eq!(cookies().check(Time(0), binding(1), answer.initial, None), Some(plain));
+        assert_eq!(
+            cookies().check(Time(0), binding(1), answer.initial, Some(983)),
+            None,
+            "options added later should be refused"
+        );
     }
 
     #[test]
     fn sizes_are_rounded_down() {
         for (mss, kept) in [(0, 64), (535, 64), (536, 536), (1459, 1440), (1460, 1460), (65_535, 8960)] {
-            let answer = cookies().answer(Time(0), flow(1), Cookie { mss, ..FULL }, None);
-            let cookie = cookies().check(Time(0), flow(1), answer.initial, None).unwrap();
+            let answer = cookies().answer(Time(0), binding(1), SynOptions { mss, ..FULL }, None);
+            let cookie = cookies().check(Time(0), binding(1), answer.initial, None).unwrap();
             assert_eq!(cookie.mss, kept);
         }
     }
 
     #[test]
-    fn old_ones_are_refused() {
-        let answer = cookies().answer(Time(MINUTE_NS - 1), flow(1), FULL, None);
-        let check = |now| cookies().check(Time(now), flow(1), answer.initial, None).is_some();
-        assert!(check(MINUTE_NS - 1) && check(MINUTE_NS) && check(2 * MINUTE_NS - 1));
-        assert!(!check(2 * MINUTE_NS), "the one after the next");
-        assert!(!check(32 * MINUTE_NS), "the counter's low bits are the same, the tag is not");
+    fn cookies_are_valid_in_their_period_and_the_next() {
+        let answer = cookies().answer(Time(PERIOD_NS - 1), binding(1), FULL, None);
+        let check = |now| cookies().check(Time(now), binding(1), answer.initial, None).is_some();
+        assert!(check(PERIOD_NS - 1) && check(PERIOD_NS) && check(2 * PERIOD_NS - 1));
+        assert!(!check(2 * PERIOD_NS), "the period after the next");
+        assert!(
+            !check(32 * PERIOD_NS),
+            "the encoded counter is the same after 32 periods, but the tag differs"
+        );
     }
 
     #[test]
-    fn a_good_one_is_known_without_its_timestamp() {
-        let now = Time(MINUTE_NS - 1);
+    fn a_valid_cookie_is_recognised_without_its_timestamp() {
+        let now = Time(PERIOD_NS - 1);
         for clock in [None, Some(1_000), Some(31), Some(32)] {
-            for syn in [FULL, Cookie { window_scale: None, ..FULL }, Cookie { sack: false, ..FULL }] {
-                let initial = cookies().answer(now, flow(1), syn, clock).initial;
-                let is_good = |at| cookies().is_good(Time(at), flow(1), initial);
-                assert!(is_good(MINUTE_NS - 1) && is_good(2 * MINUTE_NS - 1));
-                assert!(!is_good(2 * MINUTE_NS) && !is_good(32 * MINUTE_NS));
-                assert!(!cookies().is_good(now, flow(2), initial), "another's");
-                assert!(!cookies().is_good(now, flow(1), initial ^ 1), "none");
+            for syn in [FULL, SynOptions { window_scale: None, ..FULL }, SynOptions { sack: false, ..FULL }] {
+                let initial = cookies().answer(now, binding(1), syn, clock).initial;
+                let is_valid = |at| cookies().is_valid(Time(at), binding(1), initial);
+                assert!(is_valid(PERIOD_NS - 1) && is_valid(2 * PERIOD_NS - 1));
+                assert!(!is_valid(2 * PERIOD_NS) && !is_valid(32 * PERIOD_NS));
+                assert!(!cookies().is_valid(now, binding(2), initial), "the cookie of another connection");
+                assert!(!cookies().is_valid(now, binding(1), initial ^ 1), "an altered cookie");
             }
         }
     }
 
     #[test]
-    fn the_clock_may_begin_at_nothing() {
+    fn the_clock_may_begin_at_zero() {
         let cookies = Cookies::new(Key([1; 16]), Duration::ZERO);
-        let answer = cookies.answer(Time(0), flow(1), FULL, None);
-        assert!(cookies.check(Time(0), flow(1), answer.initial, None).is_some());
+        let answer = cookies.answer(Time(0), binding(1), FULL, None);
+        assert!(cookies.check(Time(0), binding(1), answer.initial, None).is_some());
         for initial in 0..100_000_u32 {
-            cookies.check(Time(0), flow(1), initial.wrapping_mul(0x9e37_79b9), None);
+            cookies.check(Time(0), binding(1), initial.wrapping_mul(0x9e37_79b9), None);
         }
     }
 
     #[test]
-    fn another_helper_with_the_key_knows_it_and_nobody_else_does() {
-        let answer = cookies().answer(Time(9_000_000_000), flow(1), FULL, None);
+    fn only_helpers_with_the_same_key_accept_a_cookie() {
+        let answer = cookies().answer(Time(9_000_000_000), binding(1), FULL, None);
         let later = Cookies { clock_at_zero: cookies().clock_at_zero + Duration::from_secs(8), ..cookies() };
-        assert!(later.check(Time(2_000_000_000), flow(1), answer.initial, None).is_some());
+        assert!(later.check(Time(2_000_000_000), binding(1), answer.initial, None).is_some());
         let other = Cookies { key: Key([0; 16]), ..cookies() };
-        assert!(other.check(Time(9_000_000_000), flow(1), answer.initial, None).is_none());
+        assert!(other.check(Time(9_000_000_000), binding(1), answer.initial, None).is_none());
     }
 
     #[test]
-    fn guesses_are_wrong() {
+    fn guessed_cookies_are_refused() {
         let right = (0..1_000_000_u32)
             .filter(|guess| {
-                cookies().check(Time(0), flow(1), guess.wrapping_mul(0x9e37_79b9), None).is_some()
+                cookies().check(Time(0), binding(1), guess.wrapping_mul(0x9e37_79b9), None).is_some()
             })
             .count();
-        assert_eq!(right, 0, "one in 2^28");
+        assert_eq!(right, 0, "a guess succeeds once in 2^28 tries");
     }
 
     proptest! {
-        // A forged cookie passes once in 2^28 times: with a fixed seed none of the cases ever does.
+        // A forged cookie passes once in 2^28 tries. The seed is fixed so that the test never meets one.
         #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(6), ..ProptestConfig::default() })]
 
         #[test]
-        fn what_is_said_is_known_again_by_nobody_else_and_not_when_it_was_altered(
+        fn options_are_restored_and_altered_cookies_are_refused(
             now in 0..1_u64 << 62, port: u16, peer_initial: u32, mss in 64_u16.., scale in prop::option::of(0_u8..15),
-            sack: bool, clock in prop::option::of(any::<u32>()), bit in 0_u32..32, late in 0..MINUTE_NS,
+            sack: bool, clock in prop::option::of(any::<u32>()), bit in 0_u32..32, late in 0..PERIOD_NS,
         ) {
             let cookies = cookies();
-            let flow = Flow { peer_initial, ..flow(port) };
-            let syn = Cookie { mss, window_scale: scale, sack };
-            let answer = cookies.answer(Time(now), flow, syn, clock);
+            let binding = Binding { peer_initial, ..binding(port) };
+            let syn = SynOptions { mss, window_scale: scale, sack };
+            let answer = cookies.answer(Time(now), binding, syn, clock);
             let then = Time(now + late);
-            let cookie = cookies.check(then, flow, answer.initial, answer.timestamp);
+            let cookie = cookies.check(then, binding, answer.initial, answer.timestamp);
             let size = *SIZES.iter().rfind(|size| **size <= mss).unwrap();
             let kept = match clock {
-                Some(_) => Cookie { mss: size, ..syn },
-                None => Cookie { mss: size, window_scale: None, sack: false },
+                Some(_) => SynOptions { mss: size, ..syn },
+                None => SynOptions { mss: size, window_scale: None, sack: false },
             };
             prop_assert_eq!(cookie, Some(kept));
             if let (Some(clock), Some(timestamp)) = (clock, answer.timestamp) {
                 prop_assert!(clock.wrapping_sub(timestamp) <= OPTION_MASK);
                 let altered = Some(timestamp ^ 1 << (bit % OPTION_BITS));
-                prop_assert_eq!(cookies.check(then, flow, answer.initial, altered), None);
+                prop_assert_eq!(cookies.check(then, binding, answer.initial, altered), None);
             }
-            prop_assert_eq!(cookies.check(then, flow, answer.initial ^ 1 << bit, answer.timestamp), None);
-            let another = Flow { peer_initial: peer_initial.wrapping_add(1), ..flow };
+            prop_assert_eq!(cookies.check(then, binding, answer.initial ^ 1 << bit, answer.timestamp), None);
+            let another = Binding { peer_initial: peer_initial.wrapping_add(1), ..binding };
             prop_assert_eq!(cookies.check(then, another, answer.initial, answer.timestamp), None);
         }
     }

@@ -1,17 +1,20 @@
-//! Counters of a stack. Those of dropped frames and segments are raised by [reason](crate::Dropped).
+//! Counters of a stack. Those of dropped frames and segments are raised by the [reason](crate::Dropped) of the drop.
 
-/// Totals from the stack's creation on; no counter ever falls.
+/// Totals since the stack was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames received.
     pub frames_received: u64,
-    /// Frames received that were addressed to others, or that use a protocol the stack does not speak.
+    /// Frames received that were addressed to others, or use an unsupported protocol.
     pub frames_ignored: u64,
     /// Frames received with a wrong checksum or an invalid layout.
     pub frames_malformed: u64,
+    /// Of these, segments whose checksum the sender left to its hardware. On a veth there is no hardware: the peer's end
+    /// needs `ethtool -K INTERFACE tx off tso off`.
+    pub partial_checksums: u64,
     /// Frames sent.
     pub frames_sent: u64,
-    /// Segments that belong to no connection and that no listener accepts.
+    /// Segments without a connection that no listener accepts.
     pub segments_unknown: u64,
     /// Resets sent.
     pub resets_sent: u64,
@@ -45,6 +48,6 @@ pub struct Counters {
     pub imported: u64,
     /// Replies that belong to no connection and were discarded because their queue was full.
     pub replies_dropped: u64,
-    /// Closed connections whose TIME-WAIT was cut short because the table was full.
+    /// Closed connections whose TIME-WAIT ended early because the table was full.
     pub time_waits_forgotten: u64,
 }

@@ -1,11 +1,11 @@
-//! Runs an [`Application`] on a [`Stack`]: the part of a driver's loop that does not depend on the device.
+//! Runs an [`Application`] on a [`Stack`]: the part of a driver's loop that is independent of the device.
 
 use spillway_transport::{Application, Event, Time};
 
 use crate::event::StackEvent;
 use crate::stack::Stack;
 
-/// Begins a turn: runs the application's timers that are due. Call it before frames, and after the last turn has ended.
+/// Begins a turn: runs the application's timers that are due. Call it before [`deliver`].
 pub fn begin_turn<A: Application>(stack: &mut Stack, application: &mut A, now: Time) {
     if application.poll_timeout().is_some_and(|at| at <= now) {
         application.handle_timeout(now, stack);
@@ -15,7 +15,7 @@ pub fn begin_turn<A: Application>(stack: &mut Stack, application: &mut A, now: T
     }
 }
 
-/// Handles one received frame and passes what follows from it to the application.
+/// Handles one received frame, and passes its bytes and events to the application.
 #[inline]
 pub fn deliver<A: Application>(stack: &mut Stack, application: &mut A, now: Time, frame: &[u8]) {
     if let Some(delivery) = stack.handle_frame(now, frame) {
@@ -27,22 +27,22 @@ pub fn deliver<A: Application>(stack: &mut Stack, application: &mut A, now: Time
     }
 }
 
-/// Ends a turn, after all waiting frames were delivered and before frames are sent. The stack's own timers run after the
-/// frames: if the process was not scheduled for a while, acknowledgements among those frames may make a timer needless.
+/// Ends a turn, after all waiting frames were delivered and before frames are sent. The stack's own timers run after
+/// the frames: if the process was not scheduled for a while, the frames may acknowledge what a timer would retransmit.
 pub fn end_turn<A: Application>(stack: &mut Stack, application: &mut A, now: Time) {
     if stack.is_timeout_due(now) {
         stack.handle_timeout(now);
         drain(stack, application, now);
     }
     application.end_of_turn(now, stack);
-    // Commands at the end of a turn may cause events, for example a grant that lets waiting bytes be delivered.
+    // Commands of `end_of_turn` may cause events, for example a grant that delivers waiting bytes.
     while stack.has_events() {
         drain(stack, application, now);
         application.end_of_turn(now, stack);
     }
 }
 
-/// Time of the next turn if no frame arrives before.
+/// Time of the next turn, unless a frame arrives before.
 #[must_use]
 pub fn poll_timeout<A: Application>(stack: &Stack, application: &A) -> Option<Time> {
     [stack.poll_timeout(), application.poll_timeout()].into_iter().flatten().min()

@@ -1,7 +1,7 @@
 //! Why a frame or a segment was dropped: one table with each reason's text and the counters that it raises.
 //!
-//! A driver may [watch](crate::Stack::watch_drops) drops. The stack then keeps the last few [`Dropping`]s until they are
-//! [polled](crate::Stack::poll_dropped). Otherwise only the counters rise.
+//! A driver may [watch](crate::Stack::watch_drops) drops. The stack then keeps the last few [`Dropping`]s until they
+//! are [polled](crate::Stack::poll_dropped). Otherwise only the counters rise.
 
 use alloc::collections::VecDeque;
 use core::fmt;
@@ -13,11 +13,11 @@ use crate::counters::Counters;
 use crate::flow::Flow;
 
 macro_rules! reasons {
-    ($($name:ident: $words:literal, [$($counter:ident),*];)*) => {
+    ($($name:ident: $text:literal, [$($counter:ident),*];)*) => {
         /// Why a frame, a segment or a part of one had no effect. Some drops are still answered; their text says how.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Dropped {
-            $(#[doc = $words] $name,)*
+            $(#[doc = $text] $name,)*
         }
 
         impl Dropped {
@@ -25,9 +25,9 @@ macro_rules! reasons {
             pub const ALL: &[Dropped] = &[$(Dropped::$name),*];
 
             /// The reason as text.
-            pub fn words(self) -> &'static str {
+            pub fn text(self) -> &'static str {
                 match self {
-                    $(Dropped::$name => $words,)*
+                    $(Dropped::$name => $text,)*
                 }
             }
 
@@ -45,47 +45,48 @@ reasons! {
     // Frames that hold no segment, or are not for this stack.
     Malformed: "malformed: a header is cut short or contradicts itself", [frames_malformed];
     BadChecksum: "wrong checksum", [frames_malformed];
-    Fragment: "a fragment of an IP packet: fragments are not put together", [frames_malformed];
+    PartialChecksum: "a checksum that the sender left to its hardware; at the peer's end of a veth: ethtool -K INTERFACE tx off tso off", [frames_malformed, partial_checksums];
+    Fragment: "a fragment of an IP packet: fragments are not reassembled", [frames_malformed];
     NotForUs: "for another address", [frames_ignored];
-    UnknownProtocol: "of a protocol or a kind of message that the stack does not speak", [frames_ignored];
-    ForeignPeer: "from an address that no peer can have", [frames_ignored];
+    UnknownProtocol: "an unsupported protocol or kind of message", [frames_ignored];
+    InvalidPeer: "from an address that cannot be a peer's", [frames_ignored];
     EchoTooLarge: "an echo request whose answer exceeds the MTU", [frames_ignored];
-    UnrelatedError: "an ICMP error about nothing that is on its way", [frames_ignored];
-    SoftError: "an ICMP error that may heal, or that ends only connections that are opening", [frames_ignored];
+    UnrelatedError: "an ICMP error that quotes no segment in flight", [frames_ignored];
+    SoftError: "an ICMP error that may be temporary, or that ends only opening connections", [frames_ignored];
 
     // Segments of no connection.
     NoListener: "no connection and no open listener; answered by a reset", [segments_unknown];
-    NoConnection: "acknowledges at a listener what no connection has sent; answered by a reset", [segments_unknown];
-    StrayReset: "a reset of no connection, or of none that is acknowledged with it", [];
-    NotASyn: "neither SYN nor acknowledgement where a connection would begin", [];
+    NoConnection: "an acknowledgement of no connection, at a listener; answered by a reset", [segments_unknown];
+    StrayReset: "a reset of no connection, or one that does not acknowledge our SYN", [];
+    NotASyn: "without SYN, where a handshake must begin with one", [];
     TimeWait: "of a connection that has closed; a FIN or bytes are acknowledged again", [];
     Moved: "of a connection that has moved to another stack", [];
-    BrokenOff: "of a connection that came from another stack and was broken off; answered by a reset", [];
-    TableFull: "a new connection, and the table of connections is full", [connections_refused];
-    SynQueueFull: "a SYN, and neither the table of half-open connections nor that of used cookies has room", [connections_refused];
-    CookieInvalid: "a cookie that this stack has not given, or not lately", [];
-    CookieUsed: "a cookie of which a connection has come already; answered by a reset", [cookies_used, segments_unknown];
-    CookiesFull: "a good cookie, and the table of used cookies is full", [connections_refused];
+    Aborted: "of a connection that was imported and aborted; answered by a reset", [];
+    TableFull: "a new connection, but the table of connections is full", [connections_refused];
+    SynQueueFull: "a SYN, but the tables of half-open connections and of used cookies are full", [connections_refused];
+    CookieInvalid: "an invalid or expired cookie", [];
+    CookieUsed: "a cookie that was used before; answered by a reset", [cookies_used, segments_unknown];
+    CookiesFull: "a valid cookie, but the table of used cookies is full", [connections_refused];
 
     // Segments of a connection.
-    BadHandshakeAck: "acknowledges something else than our SYN; answered by a reset", [];
-    WithoutTimestamp: "without the timestamp that was agreed on", [without_timestamp];
-    OldTimestamp: "timestamp older than the last one (PAWS); answered by an acknowledgement", [old_timestamps, unacceptable];
+    BadHandshakeAck: "a wrong acknowledgement of our SYN; answered by a reset", [];
+    WithoutTimestamp: "without a timestamp, though timestamps were negotiated", [without_timestamp];
+    OldTimestamp: "an old timestamp (PAWS); answered by an acknowledgement", [old_timestamps, unacceptable];
     ResetOutOfWindow: "a reset outside the window", [];
     ResetNotExact: "a reset in the window, but not at its beginning; challenged", [];
     SynInConnection: "a SYN in a connection; challenged", [];
-    Duplicate: "came before; answered by an acknowledgement", [unacceptable];
+    Duplicate: "a duplicate; answered by an acknowledgement", [unacceptable];
     OutOfWindow: "outside the window; answered by an acknowledgement", [unacceptable];
     WithoutAck: "without the ACK flag", [];
-    BadAck: "acknowledges what was never sent, or what is older than any window; challenged", [unacceptable_acks];
-    ChallengeLimited: "not even challenged: too soon after the last challenge", [];
+    BadAck: "acknowledges bytes never sent, or bytes older than any window; challenged", [unacceptable_acks];
+    ChallengeLimited: "not challenged: too soon after the last challenge", [];
     AfterEnd: "bytes or a FIN after the peer's FIN", [];
-    NoRoom: "out of order, and there is no room to keep it: it must come again", [];
+    NoRoom: "out of order, and there is no room to keep the bytes: they must be retransmitted", [];
 }
 
 impl fmt::Display for Dropped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.words())
+        f.write_str(self.text())
     }
 }
 
@@ -138,7 +139,7 @@ impl fmt::Display for Dropping {
 /// Counts every drop, and keeps the last ones while the driver watches.
 #[derive(Debug, Default)]
 pub(crate) struct Drops {
-    /// How many drops are kept; 0 keeps none.
+    /// Maximum number of kept drops; 0 keeps none.
     kept_max: usize,
     /// The last drops, oldest first.
     kept: VecDeque<Dropping>,
@@ -157,9 +158,9 @@ impl Drops {
         self.kept_max > 0
     }
 
-    /// Sets the frame, or the segment in it, to which the next drops refer. Needed only when [watched](Self::is_watched).
+    /// Sets the segment to which the next drops refer; `None`: a frame. Needed only when [watched](Self::is_watched).
     #[cold]
-    pub(crate) fn looks_at(&mut self, segment: Option<DroppedSegment>) {
+    pub(crate) fn set_segment(&mut self, segment: Option<DroppedSegment>) {
         self.segment = segment;
     }
 
@@ -190,13 +191,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_has_words_of_its_own() {
-        let words: BTreeSet<_> = Dropped::ALL.iter().map(|reason| reason.words()).collect();
-        assert_eq!(words.len(), Dropped::ALL.len());
+    fn each_reason_has_a_text_of_its_own() {
+        let texts: BTreeSet<_> = Dropped::ALL.iter().map(|reason| reason.text()).collect();
+        assert_eq!(texts.len(), Dropped::ALL.len());
     }
 
     #[test]
-    fn the_last_are_kept_and_only_while_somebody_watches() {
+    fn only_the_last_drops_are_kept_and_only_while_watched() {
         let (mut drops, mut counters) = (Drops::default(), Counters::default());
         drops.add(Time(1), Dropped::BadAck, &mut counters);
         assert_eq!(drops.poll(), None);
@@ -204,11 +205,15 @@ mod tests {
         for reason in [Dropped::BadAck, Dropped::Duplicate, Dropped::OldTimestamp] {
             drops.add(Time(2), reason, &mut counters);
         }
-        let kept: Vec<_> = core::iter::from_fn(|| drops.poll()).map(|one| one.reason).collect();
+        let kept: Vec<_> = core::iter::from_fn(|| drops.poll()).map(|dropping| dropping.reason).collect();
         assert_eq!(kept, [Dropped::Duplicate, Dropped::OldTimestamp]);
         drops.watch(0);
         drops.add(Time(3), Dropped::BadAck, &mut counters);
         assert_eq!(drops.poll(), None);
-        assert_eq!((counters.unacceptable_acks, counters.unacceptable), (3, 2), "counted all the same");
+        assert_eq!(
+            (counters.unacceptable_acks, counters.unacceptable),
+            (3, 2),
+            "unwatched drops should be counted, too"
+        );
     }
 }

@@ -7,8 +7,8 @@ use core::ops::Range;
 
 use spillway_transport::{Conn, LostReason};
 
-/// In-order payload of the frame that was just handled, as a range of that frame: the bytes are not copied (PostMan §5.1).
-/// Pass it to the application before calling [`poll_event`](crate::Stack::poll_event).
+/// In-order payload of the frame that was just handled, as a range of that frame: the bytes are not copied (PostMan
+/// §5.1). Pass it to the application before calling [`poll_event`](crate::Stack::poll_event).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The connection that received the bytes.
@@ -19,8 +19,8 @@ pub struct Delivery {
     pub end: u64,
 }
 
-/// An event of a connection. Like [`spillway_transport::Event`], but it owns its bytes: they arrived out of order, or before
-/// they could be delivered.
+/// An event of a connection. Like [`spillway_transport::Event`], but it owns its bytes: they arrived out of order, or
+/// before they could be delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StackEvent {
     /// The connection is established.
@@ -44,13 +44,13 @@ pub enum StackEvent {
     },
     /// The send buffer has room again.
     Room,
-    /// The peer has finished: it sends no more bytes.
+    /// The peer has finished: its FIN has arrived after all bytes.
     Finished,
     /// The connection is over. Polling this event frees its slot.
     Lost(LostReason),
 }
 
-/// Events not polled yet. A driver that follows the rules empties the queue after each frame, so it stays short.
+/// Events not polled yet. The queue stays short, because a driver must empty it after each frame.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     queue: VecDeque<(Conn, StackEvent)>,

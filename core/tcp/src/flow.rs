@@ -13,7 +13,7 @@ pub struct Flow {
 }
 
 impl Hash for Flow {
-    /// Two writes of whole words instead of one per field: each received segment hashes a flow.
+    /// Two writes of whole words instead of one per field, because each received segment hashes a flow.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let addresses = u64::from(self.local.ip().to_bits()) << 32 | u64::from(self.peer.ip().to_bits());
         let ports = u64::from(self.local.port()) << 16 | u64::from(self.peer.port());

@@ -1,4 +1,4 @@
-//! Hash maps in which peers cannot provoke collisions.
+//! A keyed hash for maps, so that peers cannot provoke collisions.
 
 use core::net::{Ipv4Addr, SocketAddr};
 
@@ -6,12 +6,12 @@ use foldhash::quality::FixedState;
 
 use crate::isn::{Key, Purpose};
 
-/// Keyed hash for maps whose keys peers choose. A fast hash instead of a strong one, because each segment needs it: peers
-/// never see a hash, so they cannot learn which addresses and ports collide, and the maps are bounded.
+/// Keyed hash for maps whose keys peers choose. Fast instead of cryptographic, because it runs for each segment: no
+/// hash is ever sent, so peers cannot find colliding addresses and ports, and the maps are bounded.
 pub(crate) type Keyed = FixedState;
 
-/// A hash seeded from the secret key.
+/// A map hash seeded from the secret key.
 pub(crate) fn keyed(key: Key) -> Keyed {
-    let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-    FixedState::with_seed(key.hash(Purpose::Map, nobody, nobody, 0))
+    let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    FixedState::with_seed(key.hash(Purpose::Map, unspecified, unspecified, 0))
 }

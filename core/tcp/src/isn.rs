@@ -1,6 +1,6 @@
 //! Initial sequence numbers and timestamp offsets from a keyed hash (RFC 6528, RFC 7323 §5.4).
 //!
-//! Helpers that share a key and a clock compute the same numbers for a connection, so that another one can take it over.
+//! Helpers that share a key and a clock compute the same numbers for a connection, so that it can move between them.
 
 use core::fmt;
 use core::hash::Hasher as _;
@@ -44,14 +44,14 @@ impl Key {
     pub(crate) fn hash(&self, purpose: Purpose, local: SocketAddr, peer: SocketAddr, more: u64) -> u64 {
         let mut input = [0; 45];
         input[0] = purpose as u8;
-        for (at, end) in [(1, local), (19, peer)] {
+        for (offset, end) in [(1, local), (19, peer)] {
             // An IPv4 address and its mapped IPv6 form hash alike.
             let address = match end.ip() {
                 IpAddr::V4(address) => address.to_ipv6_mapped(),
                 IpAddr::V6(address) => address,
             };
-            input[at..at + 16].copy_from_slice(&address.octets());
-            input[at + 16..at + 18].copy_from_slice(&end.port().to_be_bytes());
+            input[offset..offset + 16].copy_from_slice(&address.octets());
+            input[offset + 16..offset + 18].copy_from_slice(&end.port().to_be_bytes());
         }
         input[37..].copy_from_slice(&more.to_be_bytes());
         let mut hasher = SipHasher24::new_with_key(&self.0);
@@ -69,8 +69,8 @@ pub struct Isn {
 }
 
 impl Isn {
-    /// `clock_at_zero` is the time since 1970 at [`Time::ZERO`], by a clock that survives restarts and is the same for all
-    /// helpers that share the key.
+    /// `clock_at_zero` is the time since 1970 at [`Time::ZERO`], by a clock that survives restarts and is the same for
+    /// all helpers that share the key.
     pub fn new(key: Key, clock_at_zero: Duration) -> Isn {
         Isn { key, clock_at_zero }
     }
@@ -81,15 +81,15 @@ impl Isn {
         ticks as u32
     }
 
-    /// The initial sequence number of a connection. For the same two ends it grows with time, so that a new connection does
-    /// not accept segments of an old one (RFC 6528 §3).
+    /// The initial sequence number of a connection. For the same two ends it grows with time, so that a new connection
+    /// does not accept segments of an old one (RFC 6528 §3).
     pub fn initial(&self, now: Time, local: SocketAddr, peer: SocketAddr) -> u32 {
         let hash = low_half(self.key.hash(Purpose::Initial, local, peer, 0));
         self.ticks(now, TICK_NS).wrapping_add(hash)
     }
 
-    /// The offset added to [`Isn::milliseconds`] in timestamps for this peer. It is the same for all ports of two addresses,
-    /// so that a new connection's timestamps are later than an earlier one's (RFC 7323 §5.5), and it hides the uptime.
+    /// The offset added to [`Isn::milliseconds`] in timestamps for this peer. All ports share one, so that a new
+    /// connection's timestamps are later than an earlier one's (RFC 7323 §5.5). It hides the uptime.
     pub fn timestamp_offset(&self, local: IpAddr, peer: IpAddr) -> u32 {
         let (local, peer) = (SocketAddr::new(local, 0), SocketAddr::new(peer, 0));
         low_half(self.key.hash(Purpose::Timestamp, local, peer, 0))
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_that_of_the_paper() {
+    fn the_hash_agrees_with_the_test_vector_of_the_paper() {
         // Test vector of Aumasson and Bernstein, appendix A: key 00 01 … 0f, message 00 01 … 0e.
         let mut hasher = SipHasher24::new_with_key(&core::array::from_fn(|at| at as u8));
         hasher.write(&core::array::from_fn::<u8, 15, _>(|at| at as u8));
@@ -130,16 +130,16 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_every_four_microseconds() {
+    fn initial_numbers_advance_every_four_microseconds() {
         let (local, peer) = (end(LOCAL), end(PEER));
         let at = |ns| isn().initial(Time(ns), local, peer);
         assert_eq!(at(3_999), at(0));
         assert_eq!(at(4_000), at(0).wrapping_add(1));
-        assert_eq!(at(4_000 << 32), at(0), "and wraps after 4.8 hours");
+        assert_eq!(at(4_000 << 32), at(0), "the clock should wrap after 4.8 hours");
     }
 
     #[test]
-    fn whoever_has_the_key_and_the_clock_gives_the_same_numbers() {
+    fn the_same_key_and_clock_give_the_same_numbers() {
         let (local, peer) = (end(LOCAL), end(PEER));
         let started_later = Isn::new(isn().key, Duration::from_secs(1_700_000_009));
         let (early, late) = (Time(9_500_000_000), Time(500_000_000));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_key_addresses_and_ports_makes_another_number() {
+    fn key_addresses_and_ports_change_the_number() {
         let one = isn().initial(Time(0), end(LOCAL), end(PEER));
         let others = [
             (isn(), "192.0.2.1:81", PEER),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_has_one_timestamp_clock_for_all_its_connections() {
+    fn the_timestamp_offset_depends_on_both_addresses() {
         let offset =
             |local: &str, peer: &str| isn().timestamp_offset(local.parse().unwrap(), peer.parse().unwrap());
         assert_eq!(offset("192.0.2.1", "192.0.2.2"), offset("192.0.2.1", "192.0.2.2"));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_not_printed() {
+    fn debug_output_does_not_contain_the_key() {
         assert_eq!(alloc::format!("{:?}", Key([7; 16])), "Key(…)");
     }
 }

@@ -1,8 +1,8 @@
 //! ARP (RFC 826): maps IPv4 addresses to Ethernet addresses.
 //!
-//! Entries are learned only from replies to our requests and from requests for our address. An address is requested at
-//! most once a second (RFC 1122 §2.3.2.1). Frames are not queued here (§2.3.2.2): data waits in its connection until the
-//! address is resolved.
+//! Entries are learned only from replies to our requests, and from requests for our address. An address is requested at
+//! most once a second (RFC 1122 §2.3.2.1). Frames are not queued here (§2.3.2.2): bytes stay in their connection until
+//! the address is resolved.
 
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
@@ -13,31 +13,34 @@ use spillway_wire::packet::ethernet::Mac;
 
 use crate::settings::is_host;
 
-/// Maximum number of entries, resolved or not. Beyond it the entry whose last use is oldest is removed, unless it was
+/// Maximum number of entries, resolved or not. Beyond it, the least recently used entry is removed that was not
 /// requested within the last second.
 pub const NEIGHBOURS_MAX: usize = 256;
+/// The same where the driver finds next hops: entries are peers then, not next hops.
+pub const NEXT_HOPS_MAX: usize = 4096;
 /// Time between two requests for one address.
-pub const ASK_EVERY: Duration = Duration::from_secs(1);
+pub const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 /// Unanswered requests after which an entry is removed.
-pub const QUESTIONS_MAX: u8 = 3;
-/// How long an entry is valid without being requested again.
-pub const REACHABLE_FOR: Duration = Duration::from_secs(30);
+pub const REQUESTS_MAX: u8 = 3;
+/// Time for which an entry is used before it is requested again.
+pub const REACHABLE_TIME: Duration = Duration::from_secs(30);
 
 /// The kind of ARP packet that an address was learned from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// A reply to this stack; it counts only after a request.
+pub enum LearnedFrom {
+    /// A reply to this stack; ignored unless this stack has sent a request.
     Reply,
-    /// The sender of a request for this stack's address: it is about to send packets here.
-    Question,
+    /// A request for this stack's address, whose sender is about to send packets to it.
+    Request,
 }
 
 /// The ARP cache of one stack.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Neighbours {
+    entries_max: usize,
     /// Sorted by address.
     entries: Vec<Entry>,
-    /// Index of the entry looked up last: most stacks send through one router.
+    /// Index of the entry looked up last: most stacks send to one router.
     last: usize,
     /// The earliest time at which an entry must be requested or removed.
     next_at: Option<Time>,
@@ -48,9 +51,9 @@ struct Entry {
     ip: Ipv4Addr,
     state: State,
     used_at: Time,
-    /// Requests since the last answer.
-    asked: u8,
-    ask_at: Time,
+    /// Requests sent since the last reply.
+    requests: u8,
+    request_at: Time,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,14 +65,15 @@ enum State {
 }
 
 impl Entry {
-    fn asks(&self) -> bool {
+    fn needs_request(&self) -> bool {
         matches!(self.state, State::Incomplete | State::Known { is_doubted: true, .. })
     }
 }
 
 impl Neighbours {
-    pub fn new() -> Neighbours {
-        Neighbours::default()
+    /// A cache of at most this many entries.
+    pub fn new(entries_max: usize) -> Neighbours {
+        Neighbours { entries_max, entries: Vec::new(), last: 0, next_at: None }
     }
 
     /// The Ethernet address of a neighbour. `None`: not resolved; a request follows, so look it up again later.
@@ -80,17 +84,17 @@ impl Neighbours {
         let entry = &mut self.entries[self.last];
         entry.used_at = now;
         let State::Known { mac, until, is_doubted } = &mut entry.state else {
-            // The address is still needed: without further requests its connection would never be established.
-            if entry.asked == QUESTIONS_MAX && entry.ask_at <= now {
-                entry.asked = 0;
+            // The address is still needed: restart the requests, or its connection would never be established.
+            if entry.requests == REQUESTS_MAX && entry.request_at <= now {
+                entry.requests = 0;
             }
             return None;
         };
         let mac = *mac;
         if *until <= now && !*is_doubted {
             *is_doubted = true;
-            let ask_at = entry.ask_at;
-            self.wake_at(ask_at);
+            let request_at = entry.request_at;
+            self.wake_at(request_at);
         }
         Some(mac)
     }
@@ -105,53 +109,78 @@ impl Neighbours {
     }
 
     /// Learns the Ethernet address of a neighbour from an ARP packet.
-    pub fn learned(&mut self, now: Time, ip: Ipv4Addr, mac: Mac, heard: Heard) {
+    pub fn learn(&mut self, now: Time, ip: Ipv4Addr, mac: Mac, source: LearnedFrom) {
         if !is_host(ip) || !mac.is_unicast() {
             return;
         }
         let at = match self.position(ip) {
-            Ok(at) if heard == Heard::Reply && !(self.entries[at].asks() && self.entries[at].asked > 0) => {
+            Ok(at)
+                if source == LearnedFrom::Reply
+                    && !(self.entries[at].needs_request() && self.entries[at].requests > 0) =>
+            {
                 return;
             }
             Ok(at) => at,
-            Err(_) if heard == Heard::Reply => return,
+            Err(_) if source == LearnedFrom::Reply => return,
             Err(_) => match self.entry(now, ip) {
                 Some(at) => at,
                 None => return,
             },
         };
         let entry = &mut self.entries[at];
-        entry.state = State::Known { mac, until: now + REACHABLE_FOR, is_doubted: false };
-        entry.asked = 0;
+        entry.state = State::Known { mac, until: now + REACHABLE_TIME, is_doubted: false };
+        entry.requests = 0;
+    }
+
+    /// Sets the Ethernet address of the next hop to an address, as the driver has found it; `None` if it has found none.
+    /// Addresses without an entry are ignored: the stack does not use them.
+    pub fn set(&mut self, now: Time, ip: Ipv4Addr, mac: Option<Mac>) {
+        let Ok(at) = self.position(ip) else { return };
+        let entry = &mut self.entries[at];
+        match mac.filter(|mac| mac.is_unicast()) {
+            Some(mac) => {
+                entry.state = State::Known { mac, until: now + REACHABLE_TIME, is_doubted: false };
+                entry.requests = 0;
+            }
+            None => {
+                if matches!(entry.state, State::Known { .. }) {
+                    (entry.state, entry.requests) = (State::Incomplete, 0);
+                    entry.request_at = entry.request_at.max(now);
+                    let request_at = entry.request_at;
+                    self.wake_at(request_at);
+                }
+            }
+        }
     }
 
     /// The next address to request by broadcast. Call it until it returns `None`; then
     /// [`poll_timeout`](Neighbours::poll_timeout) says when to call it again.
     #[inline]
     #[must_use]
-    pub fn poll_question(&mut self, now: Time) -> Option<Ipv4Addr> {
-        if self.next_at.is_none_or(|at| now < at) { None } else { self.next_question(now) }
+    pub fn poll_request(&mut self, now: Time) -> Option<Ipv4Addr> {
+        if self.next_at.is_none_or(|at| now < at) { None } else { self.next_request(now) }
     }
 
-    fn next_question(&mut self, now: Time) -> Option<Ipv4Addr> {
+    fn next_request(&mut self, now: Time) -> Option<Ipv4Addr> {
         let mut at = 0;
         while at < self.entries.len() {
             let entry = &mut self.entries[at];
-            if !entry.asks() || entry.ask_at > now {
+            if !entry.needs_request() || entry.request_at > now {
                 at += 1;
-            } else if entry.asked < QUESTIONS_MAX {
-                entry.asked += 1;
-                entry.ask_at = now + ASK_EVERY;
+            } else if entry.requests < REQUESTS_MAX {
+                entry.requests += 1;
+                entry.request_at = now + REQUEST_INTERVAL;
                 return Some(entry.ip);
             } else {
                 self.entries.remove(at);
             }
         }
-        self.next_at = self.entries.iter().filter(|entry| entry.asks()).map(|entry| entry.ask_at).min();
+        self.next_at =
+            self.entries.iter().filter(|entry| entry.needs_request()).map(|entry| entry.request_at).min();
         None
     }
 
-    /// When to call [`Neighbours::poll_question`] next.
+    /// When to call [`Neighbours::poll_request`] next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.next_at
@@ -161,23 +190,25 @@ impl Neighbours {
         self.entries.binary_search_by_key(&ip, |entry| entry.ip)
     }
 
-    /// The index of an address; a new entry is requested at once. `None` if no host can have the address, or if there is no
-    /// room.
+    /// The index of an address's entry; a new entry is requested at once. `None` if the address is not a host's, or if
+    /// there is no room.
     fn entry(&mut self, now: Time, ip: Ipv4Addr) -> Option<usize> {
-        let place = match self.position(ip) {
+        let insert_at = match self.position(ip) {
             Ok(at) => return Some(at),
             Err(_) if !is_host(ip) => return None,
-            Err(place) => place,
+            Err(insert_at) => insert_at,
         };
-        let mut at = place;
-        if self.entries.len() >= NEIGHBOURS_MAX {
-            // Keep entries requested within the last second: a new one for that address would be requested too early.
-            let may_go = |at: &usize| self.entries[*at].ask_at <= now;
-            let oldest = (0..self.entries.len()).filter(may_go).min_by_key(|at| self.entries[*at].used_at)?;
+        let mut at = insert_at;
+        if self.entries.len() >= self.entries_max {
+            // Keep entries requested within the last second: a new entry for that address would be requested too early.
+            let is_removable = |at: &usize| self.entries[*at].request_at <= now;
+            let oldest =
+                (0..self.entries.len()).filter(is_removable).min_by_key(|at| self.entries[*at].used_at)?;
             self.entries.remove(oldest);
-            at -= usize::from(oldest < place);
+            at -= usize::from(oldest < insert_at);
         }
-        self.entries.insert(at, Entry { ip, state: State::Incomplete, used_at: now, asked: 0, ask_at: now });
+        self.entries
+            .insert(at, Entry { ip, state: State::Incomplete, used_at: now, requests: 0, request_at: now });
         self.wake_at(now);
         Some(at)
     }

@@ -1,8 +1,8 @@
-//! Bytes that came out of order (RFC 9293 §3.10.7.4).
+//! Bytes that arrived out of order (RFC 9293 §3.10.7.4).
 //!
-//! Holds contiguous ranges beyond RCV.NXT. Of bytes that arrive twice the first copy is kept. A range stays until its bytes
-//! are taken: SACK has reported it to the peer, and Linux waits for a retransmission timeout after reneging. Bytes without
-//! room are refused, and the peer retransmits them.
+//! Holds contiguous ranges beyond RCV.NXT. Of bytes that arrive twice the first copy is kept. A range is held until its
+//! bytes are taken, because SACK has reported it: Linux waits for a retransmission timeout after reneging. Bytes
+//! without room are refused, and the peer retransmits them.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -13,8 +13,8 @@ use crate::seq::Seq;
 /// Maximum number of ranges held.
 pub const RANGES_MAX: usize = 64;
 
-/// The out-of-order bytes of one direction of a connection. Allocates nothing while empty, and otherwise at most about twice
-/// the bytes that it holds.
+/// The out-of-order bytes of one direction of a connection. Allocates nothing while empty, and otherwise at most about
+/// twice the memory of the held bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Reassembly {
     /// Sorted, with a gap between any two.
@@ -26,7 +26,7 @@ struct Range {
     from: Seq,
     /// Never empty.
     bytes: VecDeque<u8>,
-    /// Stamp of the last change: larger for ranges that changed later.
+    /// Order of the last change: larger for ranges that changed later.
     changed: u64,
 }
 
@@ -37,7 +37,7 @@ pub struct Inserted {
     pub new: usize,
     /// The first part of the segment that was already held: for D-SACK (RFC 2883 §4).
     pub duplicate: Option<(Seq, Seq)>,
-    /// The bytes had no room: nothing has changed.
+    /// There was no room for the bytes: nothing has changed.
     pub refused: bool,
 }
 
@@ -92,7 +92,7 @@ impl Reassembly {
         self.block_around(from).map_or(from, |(_, until)| until)
     }
 
-    /// Keeps a segment's bytes, all of them beyond RCV.NXT, as long as no more than `bytes_max` bytes are held in total.
+    /// Keeps a segment's bytes, which are all beyond RCV.NXT, if the total of held bytes stays within `bytes_max`.
     pub fn insert(&mut self, from: Seq, bytes: &[u8], bytes_max: usize) -> Inserted {
         let Some(until) = from.checked_add(bytes.len() as u64).filter(|until| *until > from) else {
             return Inserted { refused: !bytes.is_empty(), ..Inserted::default() };
@@ -122,35 +122,35 @@ impl Reassembly {
             return;
         }
         let until = from + bytes.len() as u64;
-        let part = |from_: Seq, until_: Seq| &bytes[in_memory(from_ - from)..in_memory(until_ - from)];
+        let part = |start: Seq, end: Seq| &bytes[in_memory(start - from)..in_memory(end - from)];
         let mut others = self.ranges.drain(first + 1..end).collect::<Vec<_>>().into_iter();
-        let whole = &mut self.ranges[first];
-        whole.changed = changed;
-        if from < whole.from {
-            for byte in part(from, whole.from.min(until)).iter().rev() {
-                whole.bytes.push_front(*byte);
+        let merged = &mut self.ranges[first];
+        merged.changed = changed;
+        if from < merged.from {
+            for byte in part(from, merged.from.min(until)).iter().rev() {
+                merged.bytes.push_front(*byte);
             }
-            whole.from = from;
+            merged.from = from;
         }
         loop {
             let other = others.next();
             let gap_until = other.as_ref().map_or(until, |range| range.from);
-            if whole.until() < gap_until {
-                whole.bytes.extend(part(whole.until(), gap_until));
+            if merged.until() < gap_until {
+                merged.bytes.extend(part(merged.until(), gap_until));
             }
             let Some(mut other) = other else { break };
-            whole.bytes.append(&mut other.bytes);
+            merged.bytes.append(&mut other.bytes);
         }
     }
 
-    /// Takes the bytes that are contiguous from `from`, which is RCV.NXT, up to `until`; later bytes stay. Bytes before
-    /// `from` were received in another segment and are dropped.
+    /// Takes the bytes that are contiguous from `from`, which is RCV.NXT, up to `until`; later bytes are kept. Bytes
+    /// before `from` have been received in another segment, and are dropped.
     pub fn take(&mut self, from: Seq, until: Seq) -> Option<Vec<u8>> {
         self.drop_before(from);
         let first = self.ranges.first_mut().filter(|range| range.from == from && from < until)?;
         if until >= first.until() {
             let range = self.ranges.remove(0);
-            self.forget_if_empty();
+            self.free_if_empty();
             return Some(range.bytes.into());
         }
         let rest = first.bytes.split_off(in_memory(until - from));
@@ -158,7 +158,7 @@ impl Reassembly {
         Some(core::mem::replace(&mut first.bytes, rest).into())
     }
 
-    /// Drops bytes before `seq`: they were received in another segment.
+    /// Drops bytes before `seq`, which have been received in another segment.
     pub fn drop_before(&mut self, seq: Seq) {
         if self.ranges.first().is_none_or(|range| range.from >= seq) {
             return;
@@ -168,17 +168,17 @@ impl Reassembly {
             first.bytes.drain(..in_memory(seq - first.from));
             first.from = seq;
         }
-        self.forget_if_empty();
+        self.free_if_empty();
     }
 
-    fn forget_if_empty(&mut self) {
+    fn free_if_empty(&mut self) {
         if self.ranges.is_empty() {
             self.ranges = Vec::new();
         }
     }
 
-    /// Writes the ranges to report by SACK, as many as `out` has room for, and returns their number: first the range that
-    /// changed last, then the one that changed before it (RFC 2018 §4).
+    /// Writes the ranges to report by SACK, as many as `out` has room for, and returns their number: first the range
+    /// that changed last, then the one that changed before it (RFC 2018 §4).
     pub fn blocks(&self, out: &mut [(Seq, Seq)]) -> usize {
         let (mut count, mut before) = (0, u64::MAX);
         for block in out {
@@ -191,8 +191,8 @@ impl Reassembly {
         count
     }
 
-    /// All held bytes, in pieces. Ranges that changed earlier come first, so that [`Reassembly::import`] restores the order
-    /// of [`Reassembly::blocks`].
+    /// All held bytes, in pieces. Ranges that changed earlier come first, so that [`Reassembly::import`] restores the
+    /// order of [`Reassembly::blocks`].
     pub fn export(&self) -> impl Iterator<Item = (Seq, &[u8])> {
         let mut ranges: Vec<_> = self.ranges.iter().collect();
         ranges.sort_unstable_by_key(|range| range.changed);
@@ -203,22 +203,23 @@ impl Reassembly {
         pieces.filter(|(_, bytes)| !bytes.is_empty())
     }
 
-    /// Restores exported pieces; `next` is RCV.NXT. `None` if they are too many bytes, overlap, or are not beyond `next`.
+    /// Restores exported pieces; `next` is RCV.NXT. `None` if the pieces exceed `bytes_max`, overlap, or are not beyond
+    /// `next`.
     pub fn import<'a>(
         next: Seq,
         pieces: impl IntoIterator<Item = (Seq, &'a [u8])>,
         bytes_max: usize,
     ) -> Option<Reassembly> {
         let mut held = Reassembly::new();
-        let mut bytes_in_all = 0;
+        let mut total = 0;
         for (from, bytes) in pieces {
-            bytes_in_all += bytes.len();
+            total += bytes.len();
             let inserted = held.insert(from, bytes, bytes_max);
             if from <= next || inserted.duplicate.is_some() || inserted.refused {
                 return None;
             }
         }
-        debug_assert_eq!(held.bytes(), bytes_in_all, "all pieces are held, each once");
+        debug_assert_eq!(held.bytes(), total, "all pieces are held, each once");
         Some(held)
     }
 }

@@ -1,15 +1,15 @@
 //! Sequence numbers that do not wrap.
 //!
-//! On the wire a sequence number has 32 bits and wraps (RFC 9293 §3.4). Inside the stack it is *extended* to 64 bits, so
-//! that all other code compares plain integers. Only this file does arithmetic modulo 2^32.
+//! On the wire a sequence number has 32 bits and wraps (RFC 9293 §3.4). Inside the stack it is *extended* to 64 bits,
+//! so that all other code compares plain integers. Only this file does arithmetic modulo 2^32.
 
 use crate::narrow::low_half;
 
 /// An extended sequence number. Each direction begins at [`FIRST`], whatever its initial sequence number is.
 pub type Seq = u64;
 
-/// Extended sequence number of the SYN. The first byte of the stream follows it. Starting at 2^32 keeps segments that are
-/// slightly older than the SYN from underflowing.
+/// Extended sequence number of the SYN. The first byte of the stream follows it. Starting at 2^32 keeps segments that
+/// are slightly older than the SYN from underflowing.
 pub const FIRST: Seq = 1 << 32;
 
 /// A sequence number as an exported connection state stores it: relative to the SYN, which is 0.
@@ -43,7 +43,7 @@ impl Base {
         low_half(seq).wrapping_add(self.0)
     }
 
-    /// The extended number nearest to `near` (at most 2^31 away) whose wire form is `low`.
+    /// The extended number nearest to `near` (at most 2^31 distance) whose wire form is `low`.
     #[inline]
     pub fn expand(self, low: u32, near: Seq) -> Seq {
         let distance = low.wrapping_sub(self.low(near)).cast_signed();
@@ -61,15 +61,17 @@ mod tests {
     fn the_syn_is_the_initial_sequence_number() {
         let base = Base::new(u32::MAX);
         assert_eq!(base.low(FIRST), u32::MAX);
-        assert_eq!(base.low(FIRST + 1), 0, "it wraps");
+        assert_eq!(base.low(FIRST + 1), 0, "the wire form should wrap");
         assert_eq!(base.expand(5, FIRST + 1), FIRST + 6);
         assert_eq!(base.expand(u32::MAX - 9, FIRST), FIRST - 9);
     }
 
     proptest! {
         #[test]
-        fn what_is_near_is_found_again(initial: u32, near in FIRST..1 << 60, away in -(1_i64 << 31)..1 << 31) {
-            let (base, seq) = (Base::new(initial), near.saturating_add_signed(away));
+        fn expand_inverts_low_for_nearby_numbers(
+            initial: u32, near in FIRST..1 << 60, distance in -(1_i64 << 31)..1 << 31,
+        ) {
+            let (base, seq) = (Base::new(initial), near.saturating_add_signed(distance));
             prop_assert_eq!(base.expand(base.low(seq), near), seq);
         }
     }

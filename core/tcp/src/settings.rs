@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::{Ipv4Addr, SocketAddrV4};
+use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use spillway_wire::packet::ethernet::Mac;
@@ -24,6 +25,14 @@ pub struct Listener {
     pub is_gated: bool,
 }
 
+impl Listener {
+    /// Whether peers can connect to this address.
+    pub(crate) fn check(&self) -> Result<(), SettingsError> {
+        let is_usable = is_host(*self.address.ip()) && self.address.port() != 0;
+        if is_usable { Ok(()) } else { Err(SettingsError::Listener(self.address)) }
+    }
+}
+
 /// Keep-alive probes of silent connections (RFC 9293 §3.8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
@@ -35,6 +44,17 @@ pub struct KeepAlive {
     pub probes: u32,
 }
 
+/// How the Ethernet addresses of next hops are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Resolver {
+    /// The stack has its addresses for itself: it uses ARP and its own `prefix` and `gateway`.
+    #[default]
+    Arp,
+    /// The stack shares its addresses with a kernel, which answers ARP and has the routes. The driver asks the kernel: see
+    /// [`Stack::poll_next_hop_request`](crate::Stack::poll_next_hop_request).
+    Driver,
+}
+
 /// The configuration of a stack. `Settings::new` has defaults for all but the addresses.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -44,24 +64,29 @@ pub struct Settings {
     pub address: Ipv4Addr,
     /// Length of the link's prefix in bits: addresses that share it with `address` are on the link. 0 to 32.
     pub prefix: u8,
-    /// Next hop for all other addresses; `None`: they are unreachable.
+    /// Next hop for all other addresses; `None`: they are unreachable. Not used with [`Resolver::Driver`].
     pub gateway: Option<Ipv4Addr>,
+    /// How the Ethernet addresses of next hops are found. Default: by ARP.
+    pub resolver: Resolver,
+    /// Local ports of connections that this end opens. Default 32,768 to 60,999, as in Linux: more than the range from 49,152
+    /// on of RFC 6335 §6. Listeners' ports are left out.
+    pub ports: RangeInclusive<u16>,
     /// Bytes of the largest IP packet. 576 to 65,535; default 1,500.
     pub mtu: u16,
     /// Time to live of packets (RFC 9293 MUST-49). At least 1; default 64.
     pub ttl: u8,
     /// Differentiated services code point of packets (RFC 2474; RFC 9293 MUST-48). At most 63; default 0.
     pub dscp: u8,
-    /// Addresses and ports at which peers may connect.
+    /// Addresses and ports at which peers may connect, at first: see [`Stack::set_listener`](crate::Stack::set_listener).
     pub listeners: Vec<Listener>,
     /// Connections at the same time, half-open ones included.
     pub connections_max: u32,
     /// Connections that peers opened and that are not established yet; beyond it SYNs get cookies (RFC 4987 §3.6).
     pub half_open_max: u32,
-    /// Connections remembered after both ends have closed; beyond it the oldest are forgotten.
+    /// Connections in TIME-WAIT; beyond this number the oldest are forgotten.
     pub time_wait_max: usize,
-    /// Used cookies remembered, about two minutes each, because a cookie is valid only once. At the limit no cookie is sent
-    /// or accepted until older ones expire. At most 21 bytes each; default 262,144.
+    /// Used cookies remembered, for about two minutes each, because a cookie is valid only once. At the limit no cookie
+    /// is sent or accepted until older ones expire. At most 21 bytes each; default 262,144.
     pub cookies_max: usize,
     /// Send buffer of a connection: bytes taken from the application and not acknowledged.
     pub send_buffer_bytes: usize,
@@ -69,27 +94,27 @@ pub struct Settings {
     pub receive_window_max: u32,
     /// The window before the application's first grant, so that a peer's first bytes need not wait. At most 65,535.
     pub initial_window: u16,
-    /// How far ahead of RCV.NXT a connection keeps bytes out of order, in bytes. Bytes beyond are dropped, and the peer
-    /// retransmits them. Default 256 KB.
+    /// Distance from RCV.NXT within which a connection keeps bytes out of order. Bytes beyond it are dropped, and the
+    /// peer retransmits them. Default 256 KB.
     pub reassembly_bytes_max: usize,
-    /// Bytes out of order kept by all connections together; further ones are dropped and retransmitted. Default 64 MB.
+    /// Limit of bytes out of order in all connections; bytes beyond it are dropped and retransmitted. Default 64 MB.
     pub reassembly_total_max: usize,
     /// Key of the hashes for initial sequence numbers, timestamps and cookies. Secret; helpers may share it.
     pub key: Key,
-    /// The time since 1970 at [`Time::ZERO`](spillway_transport::Time::ZERO), by a clock that survives restarts and is the
-    /// same for all that share the key.
+    /// The time since 1970 at [`Time::ZERO`](spillway_transport::Time::ZERO), by a clock that survives restarts and is
+    /// the same for all helpers that share the key.
     pub clock_at_zero: Duration,
-    /// Whether small segments wait while data is in flight (RFC 9293 §3.7.4). Off: batches are large anyway.
+    /// Whether small segments wait while data is in flight (RFC 9293 §3.7.4). Default off, because batches are large.
     pub is_nagle: bool,
-    /// How long an acknowledgement may be delayed. At most 500 ms (RFC 9293 §3.8.6.3); default 40 ms.
+    /// Maximum delay of an acknowledgement. At most 500 ms (RFC 9293 §3.8.6.3); default 40 ms.
     pub delayed_ack: Duration,
-    /// How long a closed connection is remembered: twice the maximum segment lifetime. Default 60 s, as in Linux.
+    /// Duration of TIME-WAIT: twice the maximum segment lifetime. Default 60 s, as in Linux.
     pub time_wait: Duration,
     /// Time without progress that ends a connection. At least 100 s by RFC 9293 §3.8.3; default 120 s.
     pub give_up_after: Duration,
-    /// The same while the connection is being established. At least 180 s by RFC 9293 §3.8.3, the default.
+    /// Time after which an opening connection is given up. At least 180 s by RFC 9293 §3.8.3, the default.
     pub give_up_opening_after: Duration,
-    /// Keep-alive probes; `None`: connections may be silent for ever.
+    /// Keep-alive probes; `None`: silent connections are not probed.
     pub keep_alive: Option<KeepAlive>,
     /// Whether expected segments take the fast path. It only saves time; tests compare both paths.
     pub is_predicting: bool,
@@ -105,6 +130,8 @@ impl Settings {
             address,
             prefix,
             gateway: None,
+            resolver: Resolver::Arp,
+            ports: 32_768..=60_999,
             mtu: 1500,
             ttl: 64,
             dscp: 0,
@@ -133,7 +160,7 @@ impl Settings {
 
     /// Finds the first invalid setting.
     pub(crate) fn check(&self) -> Result<(), SettingsError> {
-        let ensure = |is_right, error| if is_right { Ok(()) } else { Err(error) };
+        let ensure = |is_valid, error| if is_valid { Ok(()) } else { Err(error) };
         ensure(self.mtu >= MTU_MIN, SettingsError::Mtu(self.mtu))?;
         ensure(self.ttl > 0, SettingsError::Ttl)?;
         ensure(self.dscp < 64, SettingsError::Dscp(self.dscp))?;
@@ -144,12 +171,9 @@ impl Settings {
         let window = self.receive_window_max;
         ensure((65_535..=1 << 30).contains(&window), SettingsError::Window(window))?;
         ensure(self.delayed_ack <= Duration::from_millis(500), SettingsError::DelayedAck(self.delayed_ack))?;
-        let many = self.listeners.len();
-        ensure(many <= usize::from(u16::MAX), SettingsError::Listeners(many))?;
-        for listener in &self.listeners {
-            let address = listener.address;
-            ensure(*address.ip() == self.address && address.port() != 0, SettingsError::Listener(address))?;
-        }
+        let listeners = self.listeners.len();
+        ensure(listeners <= usize::from(u16::MAX), SettingsError::Listeners(listeners))?;
+        self.listeners.iter().try_for_each(Listener::check)?;
         Ok(())
     }
 
@@ -167,15 +191,18 @@ impl Settings {
     /// Whether a single other host may have this address: not the link's broadcast address (RFC 1122 §3.2.1.3).
     pub(crate) fn is_peer(&self, address: Ipv4Addr) -> bool {
         let hosts = u32::MAX.checked_shr(u32::from(self.prefix)).unwrap_or(0);
-        let is_everybody = hosts > 1 && address.to_bits() == self.address.to_bits() | hosts;
-        is_host(address) && address != self.address && !is_everybody
+        let is_broadcast = hosts > 1 && address.to_bits() == self.address.to_bits() | hosts;
+        is_host(address) && address != self.address && !is_broadcast
     }
 
     /// The next hop of packets for this address.
     pub(crate) fn next_hop(&self, target: Ipv4Addr) -> Option<Ipv4Addr> {
+        if self.resolver == Resolver::Driver {
+            return Some(target); // the driver knows the route
+        }
         let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
-        let is_near = (target.to_bits() ^ self.address.to_bits()) & mask == 0;
-        if is_near { Some(target) } else { self.gateway }
+        let is_on_link = (target.to_bits() ^ self.address.to_bits()) & mask == 0;
+        if is_on_link { Some(target) } else { self.gateway }
     }
 }
 
@@ -197,9 +224,9 @@ pub enum SettingsError {
     Prefix(u8),
     /// The Ethernet address is not unicast.
     Mac,
-    /// The IPv4 address is not one of a host.
+    /// The IPv4 address cannot be a host's.
     Address(Ipv4Addr),
-    /// A limit of connections is 0.
+    /// A limit on connections is 0.
     NoConnections,
     /// The window is not between 65,535 and 2^30.
     Window(u32),
@@ -207,7 +234,9 @@ pub enum SettingsError {
     DelayedAck(Duration),
     /// There are more than 65,535 listeners.
     Listeners(usize),
-    /// The listener is not at the stack's own address, or has no port.
+    /// The range of local ports is empty or contains 0.
+    Ports,
+    /// The listener's address is not one of a host, or it has no port.
     Listener(SocketAddrV4),
 }
 
@@ -215,21 +244,24 @@ impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SettingsError::Mtu(mtu) => write!(f, "an MTU of {mtu} bytes: IPv4 needs {MTU_MIN} at least"),
-            SettingsError::Ttl => f.write_str("a time to live of 0: no packet would arrive"),
+            SettingsError::Ttl => f.write_str("a time to live of 0: packets need 1 at least"),
             SettingsError::Dscp(code) => write!(f, "a DSCP of {code}: it has six bits"),
             SettingsError::Prefix(bits) => write!(f, "a prefix of {bits} bits: an IPv4 address has 32"),
-            SettingsError::Mac => f.write_str("the Ethernet address is not one interface's own"),
+            SettingsError::Mac => {
+                f.write_str("the Ethernet address is not unicast: give the interface's own")
+            }
             SettingsError::Address(address) => write!(f, "{address} cannot be a host's own address"),
-            SettingsError::NoConnections => f.write_str("room for no connection: allow one at least"),
+            SettingsError::NoConnections => f.write_str("a limit of 0 connections: allow one at least"),
             SettingsError::Window(bytes) => {
                 write!(f, "a window of {bytes} bytes: it must be from 65,535 to 2^30")
             }
             SettingsError::DelayedAck(delay) => {
                 write!(f, "acknowledgements delayed by {delay:?}: at most 500 ms (RFC 9293 §3.8.6.3)")
             }
-            SettingsError::Listeners(many) => write!(f, "{many} listeners: at most 65,535"),
+            SettingsError::Ports => f.write_str("the range of local ports is empty or contains 0"),
+            SettingsError::Listeners(count) => write!(f, "{count} listeners: at most 65,535"),
             SettingsError::Listener(address) => {
-                write!(f, "a listener at {address}: it needs the stack's own address, and a port")
+                write!(f, "a listener at {address}: it needs the address of a host, and a port")
             }
         }
     }
@@ -246,28 +278,28 @@ mod tests {
     }
 
     #[test]
-    fn the_scale_is_the_smallest_that_tells_the_window() {
+    fn the_scale_is_the_smallest_that_can_express_the_window() {
         let scale = |window| Settings { receive_window_max: window, ..settings() }.window_scale();
         assert_eq!([scale(65_535), scale(65_536), scale(1 << 20), scale(1 << 30)], [0, 1, 5, 14]);
     }
 
     #[test]
-    fn packets_for_far_hosts_go_to_the_gateway() {
+    fn packets_for_hosts_beyond_the_link_go_to_the_gateway() {
         let mut settings = settings();
         let (near, far) = (Ipv4Addr::new(10, 0, 0, 9), Ipv4Addr::new(10, 0, 1, 9));
         assert_eq!((settings.next_hop(near), settings.next_hop(far)), (Some(near), None));
         settings.gateway = Some(near);
         assert_eq!(settings.next_hop(far), Some(near));
         settings.prefix = 0;
-        assert_eq!(settings.next_hop(far), Some(far), "without a prefix everybody is near");
+        assert_eq!(settings.next_hop(far), Some(far), "with a prefix of 0 bits all hosts are on the link");
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn an_invalid_setting_is_reported() {
         assert_eq!(settings().check(), Ok(()));
         let wrong = Settings { mtu: 68, ..settings() };
         assert_eq!(wrong.check(), Err(SettingsError::Mtu(68)));
-        let address = "10.0.0.2:80".parse().expect("an address");
+        let address = "224.0.0.2:80".parse().unwrap();
         let listeners = alloc::vec![Listener { address, is_gated: false }];
         assert_eq!(Settings { listeners, ..settings() }.check(), Err(SettingsError::Listener(address)));
         let slow = Settings { delayed_ack: Duration::from_secs(1), ..settings() };

@@ -1,6 +1,6 @@
-//! A connection's timers in one table, which yields the next wake-up time and the timers that have expired.
+//! A connection's timers in one table, which gives the next wake-up time and the expired timers.
 //!
-//! The connection's parts (acknowledging, loss recovery, persist) set and stop timers; only `Connection::handle_timeout`
+//! The connection's parts (acknowledgements, recovery, persist) set and stop timers; only `Connection::handle_timeout`
 //! acts on expired ones. All connections share the [wheel](crate::timers), in which each connection has one deadline:
 //! [`Timers::next`].
 
@@ -41,7 +41,7 @@ impl Timer {
     ];
 }
 
-/// The end of time marks a timer that does not run.
+/// Marks a timer that does not run.
 const NEVER: Time = Time(u64::MAX);
 
 /// The expiry times of one connection's timers.
@@ -106,18 +106,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_timer_has_a_place_of_its_own() {
+    fn each_timer_has_its_own_entry() {
         let mut timers = Timers::default();
-        for (place, timer) in Timer::VALUES.into_iter().enumerate() {
-            assert_eq!(timer as usize, place, "the table is indexed by the enum");
-            timers.set(timer, Time(place as u64));
+        for (index, timer) in Timer::VALUES.into_iter().enumerate() {
+            assert_eq!(timer as usize, index, "`VALUES` should be in the order of the enum");
+            timers.set(timer, Time(index as u64));
         }
         let expiry = Timer::VALUES.map(|timer| timers.get(timer));
-        assert_eq!(expiry, core::array::from_fn(|place| Some(Time(place as u64))));
+        assert_eq!(expiry, core::array::from_fn(|index| Some(Time(index as u64))));
     }
 
     #[test]
-    fn a_timer_that_has_expired_runs_until_it_is_stopped() {
+    fn an_expired_timer_stays_expired_until_it_is_stopped() {
         let mut timers = Timers::default();
         timers.set(Timer::Probe, Time(7));
         timers.set(Timer::KeepAlive, Time(9));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_time_is_no_deadline() {
+    fn setting_the_end_of_time_stops_a_timer() {
         let mut timers = Timers::default();
         assert_eq!(timers.next(), Time(u64::MAX));
         timers.set(Timer::Opening, Time(u64::MAX));

@@ -1,11 +1,11 @@
 //! A hierarchical timing wheel (Varghese and Lauck 1987) with one deadline per connection.
 //!
-//! Eight levels of 64 places: a place of the lowest level is one tick wide, of each further level 64 times wider. A deadline
-//! is filed at the level of the highest digit in which it differs from the present tick, and moves down level by level as
-//! its time approaches. Deadlines in the present tick are sorted, exact to the nanosecond.
+//! Eight levels of 64 places: a place of the lowest level is one tick wide, a place of each further level 64 times
+//! wider. A deadline is filed at the level of the highest digit in which it differs from the present tick, and moves
+//! down level by level as its time approaches. Deadlines in the present tick are sorted, exact to the nanosecond.
 //!
-//! A deadline that is postponed, as by nearly every acknowledgement, stays filed under the earlier time until that time
-//! comes: postponing costs one store.
+//! A postponed deadline stays filed under its earlier time until that time, so that postponing costs one store. Nearly
+//! every acknowledgement postpones a deadline.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -18,14 +18,14 @@ const DIGIT_BITS: u32 = 6;
 const PLACES: usize = 1 << DIGIT_BITS;
 /// 17 + 8 × 6 bits cover more than the 64 bits of a time.
 const LEVELS: usize = 8;
-/// How many nodes [`Wheel::next_at`] examines before it returns a lower bound instead of the exact time.
-const LOOKED_AT_MAX: usize = 32;
+/// Number of nodes that [`Wheel::next_at`] examines before it returns a lower bound instead of the exact time.
+const EXAMINED_MAX: usize = 32;
 /// Marks a node without a deadline.
 const NEVER: u64 = u64::MAX;
 const NONE: u32 = u32::MAX;
 
-/// One deadline per key. Keys are small and dense, such as [`Conn::slot`](spillway_transport::Conn::slot): the wheel needs
-/// 32 bytes for each number up to the highest key.
+/// One deadline per key. Keys are small and dense, such as [`Conn::slot`](spillway_transport::Conn::slot): the wheel
+/// needs 32 bytes for each number up to the highest key.
 #[derive(Debug)]
 pub struct Wheel {
     /// The present tick: all deadlines that are filed at a level are later.
@@ -95,7 +95,7 @@ impl Wheel {
     /// Sets a key's deadline in place of an earlier one. `Time(u64::MAX)` removes it.
     #[inline]
     pub fn arm(&mut self, key: u32, at: Time) {
-        // Postponed, as by nearly every acknowledgement.
+        // A postponed deadline stays filed under the earlier time.
         if let Some(node) = self.nodes.get_mut(key as usize)
             && node.place != Place::Nowhere
             && (node.filed..NEVER).contains(&at.as_nanos())
@@ -103,11 +103,11 @@ impl Wheel {
         {
             node.at = at.as_nanos();
         } else {
-            self.arm_anew(key, at);
+            self.set_and_file(key, at);
         }
     }
 
-    fn arm_anew(&mut self, key: u32, at: Time) {
+    fn set_and_file(&mut self, key: u32, at: Time) {
         if at.as_nanos() == NEVER {
             return self.disarm(key);
         }
@@ -132,8 +132,8 @@ impl Wheel {
         }
     }
 
-    /// Removes a deadline that has expired and returns its key; earlier deadlines first, equal ones by key. Call it until it
-    /// returns `None`.
+    /// Removes a deadline that has expired and returns its key; earlier deadlines first, equal ones by key. Call it
+    /// until it returns `None`.
     pub fn poll(&mut self, now: Time) -> Option<u32> {
         self.advance(now.as_nanos() >> TICK_BITS);
         while let Some(&(filed, key)) = self.due.first() {
@@ -158,36 +158,36 @@ impl Wheel {
     pub fn may_be_due(&self, now: Time) -> bool {
         let tick = now.as_nanos() >> TICK_BITS;
         let first = || self.levels.iter().position(|level| level.used != 0);
-        let is_near = |level: usize| self.begins(level, self.levels[level].used.trailing_zeros()) <= tick;
+        let is_near = |level: usize| self.first_tick(level, self.levels[level].used.trailing_zeros()) <= tick;
         !self.due.is_empty() || (self.tick < tick && first().is_some_and(is_near))
     }
 
-    /// When to call [`Wheel::poll`] next: never later than the first deadline. It is earlier if many deadlines were
-    /// postponed, or if many distant ones are close together; `poll` then moves them to lower levels.
+    /// When to call [`Wheel::poll`] next: never later than the first deadline. The time is earlier if many deadlines
+    /// were postponed, or if many distant ones are close together; `poll` then moves deadlines to lower levels.
     pub fn next_at(&self) -> Option<Time> {
         if self.armed == 0 {
             return None;
         }
-        let mut search = Search { first: NEVER, looks: LOOKED_AT_MAX };
+        let mut search = Search { first: NEVER, budget: EXAMINED_MAX };
         for &(filed, key) in &self.due {
-            if !search.goes_on(filed) {
+            if !search.must_continue(filed) {
                 return Some(Time(search.first));
             }
-            search.look(self.nodes[key as usize].at);
+            search.examine(self.nodes[key as usize].at);
         }
         for (level, places) in self.levels.iter().enumerate() {
             let mut used = places.used;
             while used != 0 {
                 let place = used.trailing_zeros();
                 used &= used - 1;
-                let begins = self.begins(level, place) << TICK_BITS;
+                let first_tick = self.first_tick(level, place) << TICK_BITS;
                 let mut key = places.heads[place as usize];
                 while key != NONE {
-                    if !search.goes_on(begins) {
+                    if !search.must_continue(first_tick) {
                         return Some(Time(search.first));
                     }
                     let node = &self.nodes[key as usize];
-                    search.look(node.at);
+                    search.examine(node.at);
                     key = node.next;
                 }
             }
@@ -196,7 +196,7 @@ impl Wheel {
     }
 
     /// The first tick of a place, in its next round.
-    fn begins(&self, level: usize, place: u32) -> u64 {
+    fn first_tick(&self, level: usize, place: u32) -> u64 {
         #[expect(clippy::cast_possible_truncation, reason = "there are 8 levels")]
         let shift = level as u32 * DIGIT_BITS;
         let above = self.tick >> shift >> DIGIT_BITS << DIGIT_BITS;
@@ -209,11 +209,11 @@ impl Wheel {
             // Places of a lower level begin before those of a higher one.
             let Some(level) = self.levels.iter().position(|level| level.used != 0) else { break };
             let place = self.levels[level].used.trailing_zeros();
-            let begins = self.begins(level, place);
-            if begins > tick {
+            let first_tick = self.first_tick(level, place);
+            if first_tick > tick {
                 break;
             }
-            self.tick = begins;
+            self.tick = first_tick;
             let places = &mut self.levels[level];
             places.used &= places.used - 1;
             let mut key = core::mem::replace(&mut places.heads[place as usize], NONE);
@@ -287,25 +287,25 @@ impl Wheel {
 /// The bounded search for the first deadline.
 struct Search {
     first: u64,
-    looks: usize,
+    budget: usize,
 }
 
 impl Search {
-    /// Whether nodes filed under `filed` or later may hold a deadline before `first`, and the budget of looks allows to
-    /// examine them. With the budget used up, `filed` becomes the result, a lower bound.
-    fn goes_on(&mut self, filed: u64) -> bool {
+    /// Whether nodes filed under `filed` or later may hold a deadline before `first`, and the budget allows to examine
+    /// them. Without budget left, `filed` becomes the result, a lower bound.
+    fn must_continue(&mut self, filed: u64) -> bool {
         if filed >= self.first {
             return false;
         }
-        if self.looks == 0 {
+        if self.budget == 0 {
             self.first = filed;
         }
-        self.looks > 0
+        self.budget > 0
     }
 
-    fn look(&mut self, at: u64) {
+    fn examine(&mut self, at: u64) {
         self.first = self.first.min(at);
-        self.looks -= 1;
+        self.budget -= 1;
     }
 }
 
@@ -320,48 +320,48 @@ mod tests {
 
     const TICK: u64 = 1 << TICK_BITS;
 
-    fn fired(wheel: &mut Wheel, now: u64) -> Vec<u32> {
+    fn poll_all(wheel: &mut Wheel, now: u64) -> Vec<u32> {
         core::iter::from_fn(|| wheel.poll(Time(now))).collect()
     }
 
     #[test]
-    fn those_that_have_come_fire_in_order_of_deadline_then_key() {
+    fn expired_deadlines_fire_in_order_of_time_then_key() {
         let mut wheel = Wheel::new(Time(5));
         for (key, at) in [(3, 900), (9, 100), (1, 900), (4, 3 * TICK), (0, 901)] {
             wheel.arm(key, Time(at));
         }
         assert_eq!((wheel.next_at(), wheel.len()), (Some(Time(100)), 5));
-        assert_eq!(fired(&mut wheel, 99), vec![]);
-        assert_eq!(fired(&mut wheel, 900), vec![9, 1, 3]);
-        assert_eq!(fired(&mut wheel, 3 * TICK - 1), vec![0]);
-        assert_eq!(wheel.next_at(), Some(Time(3 * TICK)), "exact");
-        assert_eq!(fired(&mut wheel, 3 * TICK), vec![4]);
+        assert_eq!(poll_all(&mut wheel, 99), vec![]);
+        assert_eq!(poll_all(&mut wheel, 900), vec![9, 1, 3]);
+        assert_eq!(poll_all(&mut wheel, 3 * TICK - 1), vec![0]);
+        assert_eq!(wheel.next_at(), Some(Time(3 * TICK)), "the exact time of a single deadline");
+        assert_eq!(poll_all(&mut wheel, 3 * TICK), vec![4]);
         assert_eq!((wheel.next_at(), wheel.is_empty()), (None, true));
     }
 
     #[test]
-    fn a_deadline_that_is_put_off_does_not_fire_before() {
+    fn a_postponed_deadline_fires_at_its_new_time() {
         let mut wheel = Wheel::new(Time::ZERO);
         wheel.arm(0, Time(10 * TICK));
         wheel.arm(0, Time(5000 * TICK + 7));
-        assert_eq!(wheel.next_at(), Some(Time(5000 * TICK + 7)), "few are looked at one by one");
-        assert_eq!(fired(&mut wheel, 5000 * TICK + 6), vec![]);
-        assert_eq!(fired(&mut wheel, 5000 * TICK + 7), vec![0]);
+        assert_eq!(wheel.next_at(), Some(Time(5000 * TICK + 7)), "a few nodes are examined one by one");
+        assert_eq!(poll_all(&mut wheel, 5000 * TICK + 6), vec![]);
+        assert_eq!(poll_all(&mut wheel, 5000 * TICK + 7), vec![0]);
     }
 
     #[test]
-    fn a_deadline_that_comes_nearer_fires_then() {
+    fn a_deadline_that_is_brought_forward_fires_at_its_new_time() {
         let mut wheel = Wheel::new(Time::ZERO);
         wheel.arm(0, Time(5_000 * TICK));
         wheel.arm(1, Time(5_000 * TICK));
         wheel.arm(0, Time(70 * TICK));
         wheel.arm(0, Time(TICK + 1));
-        assert_eq!(fired(&mut wheel, 4_999 * TICK), vec![0]);
-        assert_eq!(fired(&mut wheel, 5_000 * TICK), vec![1]);
+        assert_eq!(poll_all(&mut wheel, 4_999 * TICK), vec![0]);
+        assert_eq!(poll_all(&mut wheel, 5_000 * TICK), vec![1]);
     }
 
     #[test]
-    fn who_is_disarmed_does_not_fire_and_may_be_armed_again() {
+    fn a_disarmed_key_does_not_fire_and_may_be_armed_again() {
         let mut wheel = Wheel::new(Time::ZERO);
         wheel.arm(2, Time(70 * TICK));
         wheel.disarm(2);
@@ -371,23 +371,27 @@ mod tests {
         wheel.arm(2, Time(60 * TICK));
         assert_eq!(wheel.deadline(2), Some(Time(60 * TICK)));
         wheel.arm(2, Time(u64::MAX));
-        assert_eq!(fired(&mut wheel, u64::MAX), vec![], "the end of time is no deadline");
+        assert_eq!(
+            poll_all(&mut wheel, u64::MAX),
+            vec![],
+            "arming with the end of time removes the deadline"
+        );
     }
 
     #[test]
-    fn what_is_past_fires_at_once() {
+    fn past_deadlines_fire_at_once() {
         let mut wheel = Wheel::new(Time(500 * TICK));
         wheel.arm(1, Time(3));
         wheel.arm(0, Time(500 * TICK));
         assert_eq!(wheel.next_at(), Some(Time(3)));
-        assert_eq!(fired(&mut wheel, 500 * TICK), vec![1, 0]);
+        assert_eq!(poll_all(&mut wheel, 500 * TICK), vec![1, 0]);
         wheel.arm(1, Time(u64::MAX - 1));
-        assert_eq!(fired(&mut wheel, u64::MAX - 2), vec![]);
-        assert_eq!(fired(&mut wheel, u64::MAX - 1), vec![1], "the last moment that there is");
+        assert_eq!(poll_all(&mut wheel, u64::MAX - 2), vec![]);
+        assert_eq!(poll_all(&mut wheel, u64::MAX - 1), vec![1], "the last possible deadline");
     }
 
     #[test]
-    fn ten_thousand_at_once_and_the_next_time_is_a_bound() {
+    fn many_close_deadlines_need_one_early_wake_up_per_level() {
         let mut wheel = Wheel::new(Time::ZERO);
         let at = 7200 * 1_000_000_000;
         for key in 0..10_000 {
@@ -398,9 +402,9 @@ mod tests {
             assert_eq!(wheel.poll(next), None);
             polls += 1;
         }
-        assert!(polls <= LEVELS, "one for each level: {polls}");
-        assert_eq!(wheel.next_at(), Some(Time(at)), "close to it, exact");
-        assert_eq!(fired(&mut wheel, at + 9_999), (0..10_000).collect::<Vec<_>>());
+        assert!(polls <= LEVELS, "at most one early poll per level: {polls}");
+        assert_eq!(wheel.next_at(), Some(Time(at)), "the exact time of the first deadline");
+        assert_eq!(poll_all(&mut wheel, at + 9_999), (0..10_000).collect::<Vec<_>>());
     }
 
     #[derive(Clone, Debug)]
@@ -410,7 +414,7 @@ mod tests {
         Poll(u64),
     }
 
-    /// All orders of magnitude are equally likely.
+    /// Durations of all orders of magnitude, equally likely.
     fn span() -> impl Strategy<Value = u64> {
         (0_u32..50, any::<u64>()).prop_map(|(bits, word)| word % (1 << bits))
     }
@@ -425,15 +429,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_what_a_sorted_map_does(begin in span(), steps in prop::collection::vec(step(), 1..300)) {
+        fn the_wheel_agrees_with_a_sorted_map(begin in span(), steps in prop::collection::vec(step(), 1..300)) {
             let mut wheel = Wheel::new(Time(begin));
             let mut model = BTreeMap::<u32, u64>::new();
             let mut now = begin;
             for step in steps {
                 match step {
                     Step::Arm(key, after) => {
-                        // Some deadlines are in the past.
-                        let at = (now + after).saturating_sub(1000);
+                        let at = (now + after).saturating_sub(1000); // some deadlines are in the past
                         wheel.arm(key, Time(at));
                         model.insert(key, at);
                     }
@@ -443,11 +446,12 @@ mod tests {
                     }
                     Step::Poll(after) => {
                         now += after;
-                        let mut due: Vec<_> = model.iter().map(|(key, at)| (*at, *key)).filter(|d| d.0 <= now).collect();
+                        let entries = model.iter().map(|(key, at)| (*at, *key));
+                        let mut due: Vec<_> = entries.filter(|(at, _)| *at <= now).collect();
                         due.sort_unstable();
                         due.iter().for_each(|(_, key)| assert!(model.remove(key).is_some()));
                         let keys: Vec<_> = due.into_iter().map(|(_, key)| key).collect();
-                        prop_assert_eq!(fired(&mut wheel, now), keys);
+                        prop_assert_eq!(poll_all(&mut wheel, now), keys);
                     }
                 }
                 let first = model.values().min().copied();
@@ -458,24 +462,24 @@ mod tests {
         }
 
         #[test]
-        fn whoever_follows_the_next_time_is_never_late_and_gets_on(
-            deadlines in prop::collection::vec(span(), 1..200), put_off in span()
+        fn polling_at_the_next_time_is_exact_and_makes_progress(
+            deadlines in prop::collection::vec(span(), 1..200), postponed_by in span()
         ) {
             let mut wheel = Wheel::new(Time::ZERO);
             for (key, at) in (0..).zip(&deadlines) {
                 wheel.arm(key, Time(*at));
                 if key % 3 == 0 {
-                    wheel.arm(key, Time(at + put_off));
+                    wheel.arm(key, Time(at + postponed_by));
                 }
             }
             let mut wakes = 0;
             while let Some(next) = wheel.next_at() {
                 while let Some(key) = wheel.poll(next) {
-                    let at = deadlines[key as usize] + if key % 3 == 0 { put_off } else { 0 };
-                    prop_assert_eq!(Time(at), next, "exactly then");
+                    let at = deadlines[key as usize] + if key % 3 == 0 { postponed_by } else { 0 };
+                    prop_assert_eq!(Time(at), next, "a key should fire at its deadline");
                 }
                 wakes += 1;
-                prop_assert!(wakes <= deadlines.len() * (LEVELS + 2), "each time something comes nearer");
+                prop_assert!(wakes <= deadlines.len() * (LEVELS + 2), "a wake-up should fire or move a key");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The stack keeps the contract of the transport boundary.
+//! The stack fulfils the contract of the transport boundary: all scenarios of `spillway_transport::conformance`.
 
 mod pair;
 
@@ -14,12 +14,12 @@ struct StackRig(Pair<Probe>);
 
 impl StackRig {
     fn new(change: impl Fn(&mut Settings)) -> StackRig {
-        let both = [1, 2].map(|host| {
+        let hosts = [1, 2].map(|host| {
             let mut settings = settings(host);
             change(&mut settings);
             settings
         });
-        StackRig(Pair::new(both, [Probe::new(), Probe::new()]))
+        StackRig(Pair::new(hosts, [Probe::new(), Probe::new()]))
     }
 }
 
@@ -47,7 +47,7 @@ impl Rig for StackRig {
 }
 
 #[test]
-fn keeps_every_promise() {
+fn every_scenario_passes() {
     for (name, scenario) in SCENARIOS {
         println!("{name}");
         scenario(&mut StackRig::new(|_| {}));
@@ -55,7 +55,7 @@ fn keeps_every_promise() {
 }
 
 #[test]
-fn keeps_every_promise_without_a_window_at_first() {
+fn every_scenario_passes_with_an_initial_window_of_0() {
     for (name, scenario) in SCENARIOS {
         println!("{name}");
         scenario(&mut StackRig::new(|settings| settings.initial_window = 0));
@@ -63,7 +63,7 @@ fn keeps_every_promise_without_a_window_at_first() {
 }
 
 #[test]
-fn keeps_every_promise_with_large_and_small_packets() {
+fn every_scenario_passes_with_small_and_large_packets() {
     for mtu in [576, 9000] {
         for (name, scenario) in SCENARIOS {
             println!("{name}, {mtu}");
@@ -73,14 +73,14 @@ fn keeps_every_promise_with_large_and_small_packets() {
 }
 
 #[test]
-fn keeps_every_promise_where_frames_are_lost() {
+fn every_scenario_passes_with_lost_frames() {
     for seed in 1..30_u64 {
         for (name, scenario) in SCENARIOS {
             println!("{name}, {seed}");
             let mut rig = StackRig::new(|_| {});
             let mut state = seed;
             rig.0.filter = Box::new(move |_, frame| {
-                // Resets are not dropped: a peer with nothing to send would never learn of a lost one.
+                // Resets are not dropped: a peer with nothing to send would never notice that its connection is over.
                 let is_reset = frame.get(47).is_some_and(|flags| flags & 4 != 0);
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 is_reset || (state >> 33) % 20 != 0

@@ -1,4 +1,4 @@
-//! Connections move to another stack at every step, in any state, and their peers do not notice.
+//! Connections move to another stack, at every step and in any state, without an effect on their peers.
 
 mod pair;
 mod streams;
@@ -14,16 +14,17 @@ use spillway_wire::state::{ConnectionState, StateError};
 use streams::Streams;
 
 fn rename(application: &mut Streams, from: Conn, to: Conn) {
-    let stream = application.streams.remove(&from).expect("only what is known moves");
+    let stream = application.streams.remove(&from).expect("the stream of a moved connection");
     application.streams.insert(to, stream);
 }
 
+/// Encodes and decodes a state.
 fn through_bytes(state: &ConnectionState) -> ConnectionState {
     let mut bytes = Vec::new();
     state.emit(&mut bytes);
-    let read = ConnectionState::parse(&bytes).expect("what was written is read");
-    assert_eq!(&read, state);
-    read
+    let parsed = ConnectionState::parse(&bytes).expect("a valid encoded state");
+    assert_eq!(&parsed, state);
+    parsed
 }
 
 /// Exports each connection of a host and imports it again, as bytes; returns their number.
@@ -31,14 +32,15 @@ fn move_all(pair: &mut Pair<Streams>, host: usize) -> u64 {
     pair.command(host, |now, application, stack| {
         let conns: Vec<_> = application.streams.keys().copied().collect();
         for conn in &conns {
-            let state = stack.export(now, *conn).expect("a connection that is known");
-            let moved = stack.import(now, &through_bytes(&state)).expect("what left may come back");
+            let state = stack.export(now, *conn).expect("an established connection");
+            let moved = stack.import(now, &through_bytes(&state)).expect("import of an exported state");
             rename(application, *conn, moved);
         }
         conns.len() as u64
     })
 }
 
+/// Runs connections to their end; with `moves`, each connection moves after each step. Returns the number of moves.
 fn run(length: u64, connections: usize, lost_in: Option<u64>, moves: bool) -> (Pair<Streams>, u64) {
     let mut pair = Pair::new([1, 2].map(settings), [Streams::new(length), Streams::new(length)]);
     pair.hosts[0].stack.set_listening(0, true);
@@ -51,13 +53,13 @@ fn run(length: u64, connections: usize, lost_in: Option<u64>, moves: bool) -> (P
     }
     for _ in 0..connections {
         let target = SocketAddr::from(([10, 0, 0, 1], PORT));
-        pair.command(1, |now, _, stack| stack.connect(now, target)).expect("room");
+        pair.command(1, |now, _, stack| stack.connect(now, target)).expect("room for a connection");
     }
     let (mut moved, mut steps) = (0, 0_u64);
     while pair.hosts.iter().any(|host| host.application.completed < connections as u64) {
         pair.step(Duration::from_secs(10));
         steps += 1;
-        assert!(steps < 2_000_000 && pair.now < Time(4_000_000_000_000), "it does not end");
+        assert!(steps < 2_000_000 && pair.now < Time(4_000_000_000_000), "the streams should end");
         if moves {
             moved += move_all(&mut pair, 0) + move_all(&mut pair, 1);
         }
@@ -66,14 +68,14 @@ fn run(length: u64, connections: usize, lost_in: Option<u64>, moves: bool) -> (P
 }
 
 #[test]
-fn at_every_turn_in_calm_weather() {
+fn streams_survive_a_move_at_every_step() {
     let (pair, moved) = run(300_000, 3, None, true);
     assert!(moved > 150, "{moved}");
     assert!(pair.hosts.iter().all(|host| host.stack.connections() == 0));
 }
 
 #[test]
-fn at_every_turn_where_frames_are_lost() {
+fn streams_survive_a_move_at_every_step_with_lost_frames() {
     for lost_in in [50, 20, 10] {
         let (_, moved) = run(200_000, 3, Some(lost_in), true);
         assert!(moved > 150, "{moved}");
@@ -81,18 +83,18 @@ fn at_every_turn_where_frames_are_lost() {
 }
 
 #[test]
-fn moves_cost_acknowledgements_at_most() {
+fn moves_add_only_acknowledgements() {
     let frames = |moves| run(300_000, 1, None, moves).0.hosts[1].stack.counters().frames_sent;
-    let (calm, moved) = (frames(false), frames(true));
-    // A move sends an acknowledgement that would have been delayed, and no more.
-    assert!(moved <= calm * 2, "{calm} frames, {moved} with moves");
+    let (without_moves, with_moves) = (frames(false), frames(true));
+    // A move sends only an acknowledgement that would have been delayed.
+    assert!(with_moves <= without_moves * 2, "{without_moves} frames, {with_moves} with moves");
 }
 
 fn established() -> (Pair<Streams>, Conn) {
     let mut pair = Pair::new([1, 2].map(settings), [Streams::new(5_000), Streams::new(5_000)]);
     pair.hosts[0].stack.set_listening(0, true);
     let target = SocketAddr::from(([10, 0, 0, 1], PORT));
-    let conn = pair.command(1, |now, _, stack| stack.connect(now, target)).expect("room");
+    let conn = pair.command(1, |now, _, stack| stack.connect(now, target)).expect("room for a connection");
     assert_eq!(pair.hosts[1].stack.export(pair.now, conn), Err(ExportError::Opening));
     while pair.hosts[1].application.streams.is_empty() {
         pair.step(Duration::from_secs(1));
@@ -101,15 +103,15 @@ fn established() -> (Pair<Streams>, Conn) {
 }
 
 #[test]
-fn another_stack_goes_on_with_it_under_the_old_address() {
+fn another_stack_continues_a_connection_under_its_old_address() {
     let (mut pair, conn) = established();
-    let state = pair.hosts[1].stack.export(pair.now, conn).expect("established");
+    let state = pair.hosts[1].stack.export(pair.now, conn).expect("an established connection");
     assert_eq!(pair.hosts[1].stack.export(pair.now, conn), Err(ExportError::Unknown));
-    let mut other = Stack::new(pair.now, settings(3)).expect("settings that can be");
-    let moved = other.import(pair.now, &through_bytes(&state)).expect("room");
-    assert_eq!(other.import(pair.now, &state), Err(ImportError::Present));
+    let mut other_stack = Stack::new(pair.now, settings(3)).expect("valid settings");
+    let moved = other_stack.import(pair.now, &through_bytes(&state)).expect("room for a connection");
+    assert_eq!(other_stack.import(pair.now, &state), Err(ImportError::Present));
     // Frames to the old host's Ethernet address go to the new stack, as a switch would send them.
-    pair.hosts[1].stack = other;
+    pair.hosts[1].stack = other_stack;
     rename(&mut pair.hosts[1].application, conn, moved);
     let (from, to) = ([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 3]);
     pair.rewrite = Some(Box::new(move |host, frame: &mut [u8]| {
@@ -119,77 +121,77 @@ fn another_stack_goes_on_with_it_under_the_old_address() {
     }));
     while pair.hosts.iter().any(|host| host.application.completed == 0) {
         pair.step(Duration::from_secs(1));
-        assert!(pair.now < Time(60_000_000_000), "it does not end");
+        assert!(pair.now < Time(60_000_000_000), "the streams should end");
     }
 }
 
 #[test]
-fn what_comes_late_where_it_was_is_met_with_silence() {
+fn late_segments_at_the_old_stack_get_no_answer() {
     let (mut pair, conn) = established();
-    pair.hosts[1].stack.export(pair.now, conn).expect("established");
+    pair.hosts[1].stack.export(pair.now, conn).expect("an established connection");
     pair.hosts[1].application.streams.clear();
     for _ in 0..20 {
         pair.step(Duration::from_millis(300));
     }
     assert_eq!(pair.hosts[1].stack.counters().resets_sent, 0);
-    assert_eq!(pair.hosts[0].application.streams.len(), 1, "the peer waits");
+    assert_eq!(pair.hosts[0].application.streams.len(), 1, "the peer's connection should stay open");
 }
 
 #[test]
-fn a_silent_peer_is_not_asked_anew_at_each_arrival() {
+fn repeated_moves_send_no_further_keep_alive() {
     let (mut pair, mut conn) = established();
     let keep_alive = KeepAlive { idle: Duration::from_secs(10), interval: Duration::from_secs(5), probes: 9 };
     let mut now = pair.now + Duration::from_secs(60);
     let mut slot = vec![0; 1514];
-    let mut stack =
-        Stack::new(pair.now, Settings { keep_alive: Some(keep_alive), ..settings(2) }).expect("may be");
-    let state = pair.hosts[1].stack.export(pair.now, conn).expect("established");
-    conn = stack.import(pair.now, &state).expect("room");
-    let mut asked = 0;
+    let mut stack = Stack::new(pair.now, Settings { keep_alive: Some(keep_alive), ..settings(2) })
+        .expect("valid settings");
+    let state = pair.hosts[1].stack.export(pair.now, conn).expect("an established connection");
+    conn = stack.import(pair.now, &state).expect("room for a connection");
+    let mut sent = 0;
     for _ in 0..100 {
         now = now + Duration::from_millis(1);
         stack.handle_timeout(now);
         while stack.poll_event().is_some() {}
-        asked += std::iter::from_fn(|| stack.poll_transmit(now, &mut slot)).count();
-        let state = stack.export(now, conn).expect("established");
-        conn = stack.import(now, &state).expect("room");
+        sent += std::iter::from_fn(|| stack.poll_transmit(now, &mut slot)).count();
+        let state = stack.export(now, conn).expect("an established connection");
+        conn = stack.import(now, &state).expect("room for a connection");
     }
-    // One keep-alive probe, the acknowledgement that is owed, and ARP requests.
-    assert!(asked < 10, "{asked}");
+    // One keep-alive probe, the acknowledgement that is owed, and ARP requests, but no probe for each of 100 moves.
+    assert!(sent < 10, "{sent}");
 }
 
 #[test]
-fn what_comes_for_one_that_was_broken_off_elsewhere_is_refused() {
+fn segments_of_an_imported_and_aborted_connection_are_answered_by_resets() {
     let (mut pair, conn) = established();
-    let state = pair.hosts[1].stack.export(pair.now, conn).expect("established");
-    let mut other = Stack::new(pair.now, settings(3)).expect("settings that can be");
-    let moved = other.import(pair.now, &state).expect("room");
-    other.abort(moved);
+    let state = pair.hosts[1].stack.export(pair.now, conn).expect("an established connection");
+    let mut other_stack = Stack::new(pair.now, settings(3)).expect("valid settings");
+    let moved = other_stack.import(pair.now, &state).expect("room for a connection");
+    other_stack.abort(moved);
     let mut slot = vec![0; 1514];
-    while other.poll_transmit(pair.now, &mut slot).is_some() {} // all of them are lost
-    assert_eq!(other.counters().resets_sent, 1);
+    while other_stack.poll_transmit(pair.now, &mut slot).is_some() {} // all frames are lost
+    assert_eq!(other_stack.counters().resets_sent, 1);
     let frames = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let kept = frames.clone();
+    let recorded = frames.clone();
     pair.hosts[1].application.streams.clear();
     pair.filter = Box::new(move |host, frame| {
         if host == 0 && frame[12..14] == [8, 0] {
-            kept.borrow_mut().push(frame.to_vec());
+            recorded.borrow_mut().push(frame.to_vec());
         }
         false
     });
     for _ in 0..20 {
         pair.step(Duration::from_secs(1));
     }
-    let mut frame = frames.borrow().last().expect("the peer says it again").clone();
+    let mut frame = frames.borrow().last().expect("a retransmission of the peer").clone();
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 3]);
-    other.handle_frame(pair.now, &frame);
-    assert_eq!(other.counters().resets_sent, 2);
+    other_stack.handle_frame(pair.now, &frame);
+    assert_eq!(other_stack.counters().resets_sent, 2);
 }
 
 #[test]
-fn a_state_that_was_altered_is_refused() {
+fn an_altered_encoded_state_is_refused() {
     let (mut pair, conn) = established();
-    let state = pair.hosts[1].stack.export(pair.now, conn).expect("established");
+    let state = pair.hosts[1].stack.export(pair.now, conn).expect("an established connection");
     let mut bytes = Vec::new();
     state.emit(&mut bytes);
     for at in 0..bytes.len() {
@@ -205,20 +207,20 @@ fn busy() -> (Vec<u8>, Vec<Vec<u8>>) {
     let mut pair = Pair::new([1, 2].map(settings), [Streams::new(90_000), Streams::new(90_000)]);
     pair.hosts[0].stack.set_listening(0, true);
     let target = SocketAddr::from(([10, 0, 0, 1], PORT));
-    let conn = pair.command(1, |now, _, stack| stack.connect(now, target)).expect("room");
+    let conn = pair.command(1, |now, _, stack| stack.connect(now, target)).expect("room for a connection");
     let frames = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let (kept, mut count) = (frames.clone(), 0_u64);
+    let (recorded, mut count) = (frames.clone(), 0_u64);
     pair.filter = Box::new(move |host, frame| {
         count += 1;
         if host == 0 {
-            kept.borrow_mut().push(frame.to_vec());
+            recorded.borrow_mut().push(frame.to_vec());
         }
         count < 20 || !count.is_multiple_of(7)
     });
     while frames.borrow().len() < 40 {
         pair.step(Duration::from_secs(1));
     }
-    let state = pair.hosts[1].stack.export(pair.now, conn).expect("established");
+    let state = pair.hosts[1].stack.export(pair.now, conn).expect("an established connection");
     let mut bytes = Vec::new();
     state.emit(&mut bytes);
     let frames = frames.borrow().clone();
@@ -229,22 +231,22 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn an_altered_state_is_refused_or_goes_on_without_harm(
+    fn an_altered_state_with_a_valid_checksum_is_refused_or_runs(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
     ) {
         let (mut bytes, frames) = BUSY.with(Clone::clone);
-        // Changes the fields before and after the queue, whose bytes may be any.
+        // Changes only fields before and after the queue: any bytes are valid in the queue.
         let end = bytes.len() - 8;
-        for (at, to) in changes {
+        for (at, byte) in changes {
             let at = at.index(400);
             let at = if at < 150 { 16 + at } else { end + 149 - at };
-            bytes[at] = to;
+            bytes[at] = byte;
         }
         let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[..end]);
         bytes[end..].copy_from_slice(&checksum.to_be_bytes());
         let Ok(state) = ConnectionState::parse(&bytes) else { return Ok(()) };
         let mut now = Time(5_000_000_000);
-        let mut stack = Stack::new(now, settings(2)).expect("settings that can be");
+        let mut stack = Stack::new(now, settings(2)).expect("valid settings");
         let Ok(conn) = stack.import(now, &state) else { return Ok(()) };
         stack.grant(conn, 50_000);
         let mut slot = vec![0; stack.frame_bytes_max()];
@@ -253,7 +255,7 @@ proptest! {
             stack.send(conn, b"more");
             while stack.poll_event().is_some() {}
             let sent = (0..2000).take_while(|_| stack.poll_transmit(now, &mut slot).is_some()).count();
-            prop_assert!(sent < 2000, "it does not stop sending");
+            prop_assert!(sent < 2000, "the stack should stop sending");
             now = stack.poll_timeout().unwrap_or(now).max(now + Duration::from_millis(1));
             stack.handle_timeout(now);
         }

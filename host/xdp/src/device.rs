@@ -6,30 +6,86 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
 
 /// Maximum bytes of a frame: an Ethernet header, and the largest IP packet.
 pub const FRAME_BYTES_MAX: usize = 14 + 65_535;
 
-/// Sends and receives Ethernet frames. [`send`](Self::send) and [`recv`](Self::recv) do not block.
+/// The number of descriptors besides its own that [`Device::wait`] can wait for.
+pub const WAKES_MAX: usize = 4;
+
+/// Sends and receives Ethernet frames. A device lends its own memory, so that no frame is copied on the way to an endpoint.
+/// Only [`wait`](Self::wait) blocks.
 pub trait Device {
-    /// Writes the next received frame into `buffer` and returns its length; `None` if no frame is waiting.
+    /// The next received frame, valid until the next call; `None` if no frame is waiting.
     ///
     /// # Errors
     /// The device has failed.
-    fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>>;
+    fn receive(&mut self) -> io::Result<Option<&[u8]>>;
 
-    /// Sends a frame. Returns `false` if the device does not accept it: the frame is lost.
+    /// A slot to write the next frame into; `None` if the device has no room at present. The next call returns the same
+    /// slot until it is [committed](Self::commit).
     ///
     /// # Errors
     /// The device has failed.
-    fn send(&mut self, frame: &[u8]) -> io::Result<bool>;
+    fn transmit(&mut self) -> io::Result<Option<&mut [u8]>>;
 
-    /// Waits until a frame may have arrived, `timeout` has passed, or `stop` is set; `None` is no timeout. May return early.
+    /// Sends the first `length` bytes of the slot that [`transmit`](Self::transmit) has returned, at the latest with the next
+    /// [`flush`](Self::flush). Returns `false` if the device does not accept the frame: it is lost.
     ///
     /// # Errors
     /// The device has failed.
-    fn wait(&mut self, timeout: Option<Duration>, stop: &Stop) -> io::Result<()>;
+    fn commit(&mut self, length: usize) -> io::Result<bool>;
+
+    /// Sends all committed frames. Call it at the end of each turn.
+    ///
+    /// # Errors
+    /// The device has failed.
+    fn flush(&mut self) -> io::Result<()>;
+
+    /// Waits until a frame may have arrived, `timeout` has passed, or one of `wakes` is readable, of which there are at most
+    /// [`WAKES_MAX`]; `None` is no timeout. If [`transmit`](Self::transmit) found no room, waits only until there may be
+    /// some. May return early.
+    ///
+    /// # Errors
+    /// The device has failed.
+    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<()>;
+}
+
+/// Waits until `fd` or one of `wakes` is readable. Returns the events of `fd`.
+pub(crate) fn poll_with(
+    fd: BorrowedFd<'_>,
+    timeout: Option<Duration>,
+    wakes: &[BorrowedFd<'_>],
+) -> io::Result<PollFlags> {
+    let timeout = timeout.map(|duration| Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    });
+    debug_assert!(wakes.len() <= WAKES_MAX, "the caller passes at most WAKES_MAX descriptors");
+    let mut fds: [_; WAKES_MAX + 1] = std::array::from_fn(|at| {
+        PollFd::from_borrowed_fd(*wakes.get(at.wrapping_sub(1)).unwrap_or(&fd), PollFlags::IN)
+    });
+    let count = wakes.len().min(WAKES_MAX) + 1;
+    match poll(&mut fds[..count], timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(fds[0].revents()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Copies a frame into a device and sends it. Returns `false` if the device has no room for it: the frame is lost.
+///
+/// # Errors
+/// The device has failed.
+pub fn send(device: &mut (impl Device + ?Sized), frame: &[u8]) -> io::Result<bool> {
+    let Some(slot) = device.transmit()?.and_then(|slot| slot.get_mut(..frame.len())) else {
+        return Ok(false);
+    };
+    slot.copy_from_slice(frame);
+    let is_accepted = device.commit(frame.len())?;
+    device.flush()?;
+    Ok(is_accepted)
 }
 
 /// Ends a loop from another thread. Clones share one flag.

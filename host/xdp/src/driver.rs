@@ -1,10 +1,11 @@
 //! The loop between a device and an endpoint.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use spillway_transport::Time;
 
-use crate::device::{Device, FRAME_BYTES_MAX, Stop};
+use crate::device::{Device, Stop, WAKES_MAX};
 
 /// Maximum frames of one turn in each direction. The bound lets both directions and the timers take their turn.
 pub const BATCH_FRAMES: usize = 64;
@@ -28,6 +29,11 @@ pub trait Endpoint {
 
     /// When the next turn is due if no frame arrives; `None` for no limit. Called before the loop waits.
     fn poll_timeout(&self) -> Option<Time>;
+
+    /// Descriptors that begin a turn when they are readable: at most [`WAKES_MAX`] without the one of the loop's [`Stop`].
+    fn wakes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::empty()
+    }
 }
 
 /// Whether to wait before the next turn.
@@ -48,23 +54,23 @@ pub struct Counters {
     pub sent: u64,
     /// Frames lost because the device did not accept them.
     pub lost: u64,
+    /// Turns that ended because the device had no room for another frame.
+    pub full: u64,
     /// Turns.
     pub turns: u64,
 }
 
-/// A device with the buffer and the counters of its loop.
+/// A device with the counters of its loop.
 #[derive(Debug)]
 pub struct Driver<D> {
     device: D,
-    buffer: Box<[u8]>,
     counters: Counters,
 }
 
 impl<D: Device> Driver<D> {
     /// A driver of this device.
     pub fn new(device: D) -> Driver<D> {
-        let buffer = vec![0; FRAME_BYTES_MAX].into_boxed_slice();
-        Driver { device, buffer, counters: Counters::default() }
+        Driver { device, counters: Counters::default() }
     }
 
     /// Totals since the driver was created.
@@ -96,21 +102,31 @@ impl<D: Device> Driver<D> {
         endpoint.begin_turn(now);
         let mut turn = Turn::Busy;
         for _ in 0..BATCH_FRAMES {
-            let Some(length) = self.device.recv(&mut self.buffer)? else {
+            let Some(frame) = self.device.receive()? else {
                 turn = Turn::Idle;
                 break;
             };
             self.counters.received += 1;
-            endpoint.deliver(now, &self.buffer[..length]);
+            endpoint.deliver(now, frame);
         }
         endpoint.end_turn(now);
         self.counters.turns += 1;
         for _ in 0..BATCH_FRAMES {
-            let Some(length) = endpoint.poll_transmit(now, &mut self.buffer) else { return Ok(turn) };
-            let is_sent = self.device.send(&self.buffer[..length])?;
+            let Some(slot) = self.device.transmit()? else {
+                // The frames that are left wait in the endpoint, and the loop waits for room.
+                self.counters.full += 1;
+                self.device.flush()?;
+                return Ok(turn);
+            };
+            let Some(length) = endpoint.poll_transmit(now, slot) else {
+                self.device.flush()?;
+                return Ok(turn);
+            };
+            let is_sent = self.device.commit(length)?;
             self.counters.sent += u64::from(is_sent);
             self.counters.lost += u64::from(!is_sent);
         }
+        self.device.flush()?;
         Ok(Turn::Busy)
     }
 
@@ -127,7 +143,13 @@ impl<D: Device> Driver<D> {
         while !stop.is_set() {
             if self.turn(clock(), endpoint)? == Turn::Idle {
                 let timeout = endpoint.poll_timeout().map(|at| at.since(clock()));
-                self.device.wait(timeout, stop)?;
+                let mut wakes = [stop.as_fd(); WAKES_MAX];
+                let mut count = 1;
+                for (slot, fd) in wakes[1..].iter_mut().zip(endpoint.wakes()) {
+                    *slot = fd;
+                    count += 1;
+                }
+                self.device.wait(timeout, &wakes[..count])?;
             }
         }
         Ok(())
@@ -139,7 +161,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::Ring;
+    use crate::{Ring, send};
 
     /// Sends received frames back in the same turn, last one first.
     #[derive(Default)]
@@ -171,39 +193,37 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_takes_a_batch_and_tells_whether_there_is_more() {
+    fn a_turn_takes_one_batch_and_is_busy_while_frames_wait() {
         let (near, mut far) = Ring::pair(2 * BATCH_FRAMES);
         let (mut driver, mut echo) = (Driver::new(near), Echo::default());
         assert_eq!(driver.turn(Time(1), &mut echo).unwrap(), Turn::Idle);
         for number in 0..=BATCH_FRAMES {
-            assert!(far.send(&[number as u8; 60]).unwrap());
+            assert!(send(&mut far, &[number as u8; 60]).unwrap());
         }
         assert_eq!(driver.turn(Time(2), &mut echo).unwrap(), Turn::Busy);
         assert_eq!(driver.counters().received, BATCH_FRAMES as u64, "one is left");
         assert_eq!(driver.turn(Time(3), &mut echo).unwrap(), Turn::Idle);
         let all = BATCH_FRAMES as u64 + 1;
-        assert_eq!(driver.counters(), Counters { received: all, sent: all, lost: 0, turns: 3 });
+        assert_eq!(driver.counters(), Counters { received: all, sent: all, turns: 3, ..Counters::default() });
         assert_eq!(echo.ended, [Time(1), Time(2), Time(3)]);
-        let mut buffer = [0; 100];
-        assert_eq!(far.recv(&mut buffer).unwrap(), Some(60));
-        assert_eq!(buffer[0], BATCH_FRAMES as u8 - 1);
+        assert_eq!(far.receive().unwrap(), Some(&[BATCH_FRAMES as u8 - 1; 60][..]));
     }
 
     #[test]
-    fn what_the_device_has_no_room_for_is_counted() {
+    fn frames_that_the_device_refuses_are_counted() {
         let (near, mut far) = Ring::pair(2);
         let (mut driver, mut echo) = (Driver::new(near), Echo::default());
         for _ in 0..2 {
-            assert!(far.send(&[7; 60]).unwrap());
+            assert!(send(&mut far, &[7; 60]).unwrap());
             driver.turn(Time(1), &mut echo).unwrap();
         }
-        assert!(far.send(&[7; 60]).unwrap());
+        assert!(send(&mut far, &[7; 60]).unwrap());
         driver.turn(Time(2), &mut echo).unwrap();
-        assert_eq!(driver.counters(), Counters { received: 3, sent: 2, lost: 1, turns: 3 });
+        assert_eq!(driver.counters(), Counters { received: 3, sent: 2, lost: 1, turns: 3, full: 0 });
     }
 
     #[test]
-    fn a_loop_ends_when_it_is_told_to() {
+    fn run_ends_when_stop_is_set() {
         let stop = Stop::new().unwrap();
         let (near, _far) = Ring::pair(2);
         let mut driver = Driver::new(near);

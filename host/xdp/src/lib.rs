@@ -1,20 +1,32 @@
 //! Carries frames between the user-level TCP stack and a network.
 //!
-//! A [`Device`] sends and receives Ethernet frames: [`Tap`] is the user-space end of a kernel interface, [`Ring`] a pair of
-//! queues in memory. [`Faults`] wraps a device and injects faults. A [`Driver`] connects a device with an [`Endpoint`], such
+//! A [`Device`] sends and receives Ethernet frames: a [`Socket`] shares an ordinary interface with the kernel by AF_XDP,
+//! [`Tap`] is the user-space end of a kernel interface, [`Ring`] a pair of queues in memory. [`Faults`] wraps a device and injects faults. A [`Driver`] connects a device with an [`Endpoint`], such
 //! as a stack with its application ([`Hosted`]). It works in turns: [`Driver::run`] takes turns and waits between them,
 //! [`Driver::turn`] takes one at a time that the caller passes.
 
+mod adapter;
 mod device;
 mod driver;
 mod faults;
 mod hosted;
+mod interface;
+mod neighbours;
+mod reserved_ports;
 mod ring;
+mod shared;
+mod socket;
 mod tap;
 
-pub use device::{Device, FRAME_BYTES_MAX, Stop};
+pub use adapter::{Adapter, AdapterError};
+pub use device::{Device, FRAME_BYTES_MAX, Stop, WAKES_MAX, send};
 pub use driver::{BATCH_FRAMES, Counters, Driver, Endpoint, Turn};
 pub use faults::{Faulted, Faults, FaultsOptions};
 pub use hosted::Hosted;
+pub use interface::{Interface, InterfaceChange, InterfaceError};
+pub use neighbours::{KernelNeighbours, Resolved, TARGETS_MAX};
+pub use reserved_ports::{PortsError, check_reserved};
 pub use ring::Ring;
+pub use shared::Shared;
+pub use socket::{FRAME_BYTES, RECEIVED_BYTES_MAX, Socket, SocketError, SocketOptions, Statistics};
 pub use tap::{Tap, TapError};

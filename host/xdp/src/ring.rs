@@ -2,19 +2,23 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::device::{Device, Stop};
+use crate::device::Device;
 
 /// Maximum bytes of a frame: an Ethernet header, and a packet at an MTU of 9,000.
 const FRAME_BYTES: usize = 14 + 9_000;
 
-/// One end of the cable. Both ends belong to one thread, so [`wait`](Device::wait) returns at once.
+/// One end of the cable. Both ends belong to one thread, so [`wait`](Device::wait) returns at once. Frames pass without
+/// being copied: an end exchanges its own slots with those of the queues.
 #[derive(Debug)]
 pub struct Ring {
     from: Rc<RefCell<Queue>>,
     to: Rc<RefCell<Queue>>,
+    received: Slot,
+    slot: Slot,
 }
 
 impl Ring {
@@ -22,7 +26,11 @@ impl Ring {
     pub fn pair(frames: usize) -> (Ring, Ring) {
         let queue = || Rc::new(RefCell::new(Queue::new(frames)));
         let (there, back) = (queue(), queue());
-        (Ring { from: Rc::clone(&back), to: Rc::clone(&there) }, Ring { from: there, to: back })
+        (Ring::new(Rc::clone(&back), Rc::clone(&there)), Ring::new(there, back))
+    }
+
+    fn new(from: Rc<RefCell<Queue>>, to: Rc<RefCell<Queue>>) -> Ring {
+        Ring { from, to, received: Slot::new(), slot: Slot::new() }
     }
 
     /// Number of received frames that wait in this end's queue.
@@ -32,16 +40,27 @@ impl Ring {
 }
 
 impl Device for Ring {
-    fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        Ok(self.from.borrow_mut().pop(buffer))
+    fn receive(&mut self) -> io::Result<Option<&[u8]>> {
+        let is_received = self.from.borrow_mut().pop(&mut self.received);
+        Ok(is_received.then(|| &self.received.bytes[..self.received.length]))
     }
 
-    fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
-        Ok(self.to.borrow_mut().push(frame))
+    fn transmit(&mut self) -> io::Result<Option<&mut [u8]>> {
+        Ok(Some(&mut self.slot.bytes))
+    }
+
+    fn commit(&mut self, length: usize) -> io::Result<bool> {
+        self.slot.length = length;
+        Ok(self.to.borrow_mut().push(&mut self.slot))
+    }
+
+    /// Does nothing: [`commit`](Self::commit) has sent the frames.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 
     /// Returns at once: no frame can arrive while this thread waits.
-    fn wait(&mut self, _timeout: Option<Duration>, _stop: &Stop) -> io::Result<()> {
+    fn wait(&mut self, _timeout: Option<Duration>, _wakes: &[BorrowedFd<'_>]) -> io::Result<()> {
         Ok(())
     }
 }
@@ -60,62 +79,62 @@ struct Slot {
     length: usize,
 }
 
+impl Slot {
+    fn new() -> Slot {
+        Slot { bytes: vec![0; FRAME_BYTES].into_boxed_slice(), length: 0 }
+    }
+}
+
 impl Queue {
     fn new(frames: usize) -> Queue {
-        let slot = || Slot { bytes: vec![0; FRAME_BYTES].into_boxed_slice(), length: 0 };
-        Queue { slots: (0..frames).map(|_| slot()).collect(), first: 0, count: 0 }
+        Queue { slots: (0..frames).map(|_| Slot::new()).collect(), first: 0, count: 0 }
     }
 
-    /// Returns `false` if the queue is full or the frame is longer than a slot.
-    fn push(&mut self, frame: &[u8]) -> bool {
-        if self.count == self.slots.len() || frame.len() > FRAME_BYTES {
+    /// Exchanges `frame` with the next free slot. Returns `false` if the queue is full.
+    fn push(&mut self, frame: &mut Slot) -> bool {
+        if self.count == self.slots.len() {
             return false;
         }
         let at = (self.first + self.count) % self.slots.len();
-        let slot = &mut self.slots[at];
-        slot.bytes[..frame.len()].copy_from_slice(frame);
-        slot.length = frame.len();
+        std::mem::swap(&mut self.slots[at], frame);
         self.count += 1;
         true
     }
 
-    /// Moves the first frame to `buffer`, cut to its length.
-    fn pop(&mut self, buffer: &mut [u8]) -> Option<usize> {
+    /// Exchanges the first frame with `slot`. Returns `false` if the queue is empty.
+    fn pop(&mut self, slot: &mut Slot) -> bool {
         if self.count == 0 {
-            return None;
+            return false;
         }
-        let slot = &self.slots[self.first];
-        let length = slot.length.min(buffer.len());
-        buffer[..length].copy_from_slice(&slot.bytes[..length]);
+        std::mem::swap(&mut self.slots[self.first], slot);
         self.first = (self.first + 1) % self.slots.len();
         self.count -= 1;
-        Some(length)
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::send;
 
     #[test]
     fn frames_keep_their_order_up_to_the_bound() {
         let (mut near, mut far) = Ring::pair(3);
-        let mut buffer = [0; 64];
         for round in 0..5_u8 {
             for number in 0..3 {
-                assert!(near.send(&[round, number]).unwrap());
+                assert!(send(&mut near, &[round, number]).unwrap());
             }
-            assert!(!near.send(&[9]).unwrap(), "full");
+            assert!(!send(&mut near, &[9]).unwrap(), "full");
             assert_eq!((far.waiting(), near.waiting()), (3, 0));
             for number in 0..3 {
-                assert_eq!(far.recv(&mut buffer).unwrap(), Some(2));
-                assert_eq!(buffer[..2], [round, number]);
+                assert_eq!(far.receive().unwrap(), Some(&[round, number][..]));
             }
-            assert_eq!(far.recv(&mut buffer).unwrap(), None);
+            assert_eq!(far.receive().unwrap(), None);
         }
-        assert!(far.send(&[0; FRAME_BYTES]).unwrap() && !far.send(&[0; FRAME_BYTES + 1]).unwrap());
-        assert_eq!(near.recv(&mut buffer).unwrap(), Some(64), "cut to the buffer");
-        let (mut none, _far) = Ring::pair(0);
-        assert!(!none.send(&[1]).unwrap());
+        assert!(send(&mut far, &[0; FRAME_BYTES]).unwrap());
+        assert!(!send(&mut far, &[0; FRAME_BYTES + 1]).unwrap(), "longer than a slot");
+        let (mut no_room, _far) = Ring::pair(0);
+        assert!(!send(&mut no_room, &[1]).unwrap());
     }
 }

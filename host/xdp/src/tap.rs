@@ -5,11 +5,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, read, write};
 
-use crate::device::{Device, Stop};
+use crate::device::{Device, FRAME_BYTES_MAX, poll_with};
 
 const CONTROL: &str = "/dev/net/tun";
 
@@ -19,6 +19,8 @@ const CONTROL: &str = "/dev/net/tun";
 pub struct Tap {
     fd: OwnedFd,
     name: String,
+    received: Box<[u8]>,
+    slot: Box<[u8]>,
 }
 
 /// Why a TAP interface could not be created.
@@ -85,7 +87,10 @@ impl Tap {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = open(CONTROL, flags, Mode::empty()).map_err(|errno| TapError::Control(errno.into()))?;
         match attach(&fd, name) {
-            Ok(()) => Ok(Tap { fd, name: name.to_owned() }),
+            Ok(()) => {
+                let buffer = || vec![0; FRAME_BYTES_MAX].into_boxed_slice();
+                Ok(Tap { fd, name: name.to_owned(), received: buffer(), slot: buffer() })
+            }
             Err(source) => Err(TapError::Interface { name: name.to_owned(), source }),
         }
     }
@@ -112,17 +117,21 @@ fn attach(fd: &OwnedFd, name: &str) -> io::Result<()> {
 }
 
 impl Device for Tap {
-    fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        match read(&self.fd, buffer) {
-            Ok(length) => Ok(Some(length)),
+    fn receive(&mut self) -> io::Result<Option<&[u8]>> {
+        match read(&self.fd, &mut *self.received) {
+            Ok(length) => Ok(Some(&self.received[..length])),
             // EIO: the interface is down.
             Err(Errno::AGAIN | Errno::INTR | Errno::IO) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
-        match write(&self.fd, frame) {
+    fn transmit(&mut self) -> io::Result<Option<&mut [u8]>> {
+        Ok(Some(&mut self.slot))
+    }
+
+    fn commit(&mut self, length: usize) -> io::Result<bool> {
+        match write(&self.fd, &self.slot[..length]) {
             Ok(_) => Ok(true),
             // The interface is down, the kernel has no memory, or it rejects the frame: the frame is lost.
             Err(Errno::AGAIN | Errno::INTR | Errno::IO | Errno::NOBUFS | Errno::NOMEM | Errno::INVAL) => {
@@ -132,17 +141,14 @@ impl Device for Tap {
         }
     }
 
-    fn wait(&mut self, timeout: Option<Duration>, stop: &Stop) -> io::Result<()> {
-        let timeout = timeout.map(|duration| Timespec {
-            tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(duration.subsec_nanos()),
-        });
-        let mut fds = [PollFd::new(&self.fd, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        if fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
+    /// Does nothing: [`commit`](Self::commit) has sent the frames.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let events = poll_with(self.fd.as_fd(), timeout, wakes)?;
+        if events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
             return Err(io::Error::new(
                 io::ErrorKind::NotConnected,
                 format!("interface {} is gone", self.name),

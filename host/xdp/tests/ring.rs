@@ -13,7 +13,7 @@ use spillway_tcp::isn::Key;
 use spillway_tcp::{Counters, Listener, Settings, Stack};
 use spillway_transport::{LostReason, Time};
 use spillway_wire::packet::ethernet::Mac;
-use spillway_xdp::{Device, Driver, Endpoint, Faults, FaultsOptions, Hosted, Ring, Stop};
+use spillway_xdp::{Device, Driver, Endpoint, Faults, FaultsOptions, Hosted, Ring};
 
 const PORT: u16 = 7000;
 /// Virtual time between two turns.
@@ -69,7 +69,6 @@ fn play(seed: u64, faults: FaultsOptions) -> Outcome {
     let asks = vec![Role::Ask(20), Role::Sink, Role::Source(bytes), Role::Ask(10), Role::Source(bytes / 4)];
     let none = FaultsOptions::default();
     let mut ends = [End::new(1, near, faults, serves, vec![]), End::new(2, far, none, vec![], asks)];
-    let stop = Stop::new().unwrap();
     let (mut now, mut turns) = (Time::ZERO, 0_u64);
     loop {
         let mut frames = 0;
@@ -89,7 +88,7 @@ fn play(seed: u64, faults: FaultsOptions) -> Outcome {
             // Held frames are released first; without any, time advances to the next timer.
             let held = ends.iter().map(|end| end.driver.device().held()).sum::<usize>();
             for end in &mut ends {
-                end.driver.device_mut().wait(None, &stop).unwrap();
+                end.driver.device_mut().wait(None, &[]).unwrap();
             }
             if held == 0 {
                 let next = ends.iter().filter_map(|end| end.hosted.poll_timeout()).min();

@@ -6,7 +6,7 @@ use spillway_lab::{HostOptions, Lab, Launch, unavailable};
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::{arp, icmp::v4::Message, ipv4};
-use spillway_xdp::{Device, Driver, Endpoint, Stop, Tap, TapError};
+use spillway_xdp::{Driver, Endpoint, Stop, Tap, TapError, send};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const OURS: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 78, 0, 2);
@@ -87,9 +87,9 @@ fn the_kernel_s_ping_is_answered() {
     }
     let lab = Lab::new("tap").unwrap();
     let host = lab.host("only", HostOptions::default()).unwrap();
-    let mut tap = host.enter(|| Tap::open("spw0")).unwrap().unwrap();
-    assert!(!tap.send(&[0; 60]).unwrap(), "while the interface is down, frames are lost");
-    let taken = host.enter(|| Tap::open("spw0")).unwrap().unwrap_err();
+    let mut tap = host.run_inside(|| Tap::open("spw0")).unwrap().unwrap();
+    assert!(!send(&mut tap, &[0; 60]).unwrap(), "while the interface is down, frames are lost");
+    let taken = host.run_inside(|| Tap::open("spw0")).unwrap().unwrap_err();
     assert!(
         matches!(&taken, TapError::Interface { .. }) && taken.to_string().contains("there already"),
         "{taken}"

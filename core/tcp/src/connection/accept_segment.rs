@@ -1,4 +1,4 @@
-//! Validates segments: from the peer, in the window, not old (RFC 9293 §3.10.7.4, RFC 5961, RFC 7323 §5).
+//! Checks of segments: from the peer, in the window, not old (RFC 9293 §3.10.7.4, RFC 5961, RFC 7323 §5).
 
 use core::time::Duration;
 
@@ -15,19 +15,19 @@ const TIMESTAMP_VALID: Duration = Duration::from_secs(24 * 24 * 3600);
 
 /// Negotiated timestamps (RFC 7323 §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamps {
-    /// This end's clock at time zero, in milliseconds: different for each peer, so that none learns the uptime.
+pub(super) struct TimestampState {
+    /// This end's clock at time zero, in milliseconds. It differs for each peer, which hides the uptime.
     pub(super) offset: u32,
     /// TS.Recent.
     pub(super) recent: u32,
-    /// When TS.Recent was received.
+    /// Arrival time of TS.Recent.
     pub(super) recent_at: Time,
 }
 
-impl Stamps {
+impl TimestampState {
     /// This end's timestamp clock, in milliseconds.
     pub(super) fn now(&self, now: Time) -> u32 {
-        Stamps::clock(now).wrapping_add(self.offset)
+        TimestampState::clock(now).wrapping_add(self.offset)
     }
 
     /// The same clock without the offset.
@@ -41,14 +41,14 @@ impl Stamps {
     }
 
     /// The time since this end sent the echoed timestamp (RFC 7323 §4.1), in whole milliseconds.
-    pub(super) fn since(&self, now: Time, told: Timestamps) -> Option<Duration> {
-        let elapsed_ms = self.now(now).wrapping_sub(told.echo).cast_signed();
-        u64::try_from(elapsed_ms).ok().map(Duration::from_millis) // none if the echo is in the future
+    pub(super) fn since(&self, now: Time, theirs: Timestamps) -> Option<Duration> {
+        let elapsed_ms = self.now(now).wrapping_sub(theirs.echo).cast_signed();
+        u64::try_from(elapsed_ms).ok().map(Duration::from_millis) // `None` for an echo of the future
     }
 }
 
 impl Connection {
-    /// Checks a segment before its contents are used. `false`: nothing more is to be done with it.
+    /// Checks a segment before its contents are used. `false`: the segment was dropped or answered.
     pub(super) fn is_acceptable(
         &mut self,
         cx: &mut Context<'_>,
@@ -58,24 +58,24 @@ impl Connection {
     ) -> bool {
         let flags = header.flags;
         let has = |flag| flags.contains(flag);
-        // A SYN is challenged whatever its timestamp: a peer that has restarted may have another clock, or none.
+        // A SYN is challenged regardless of its timestamp: a restarted peer may have another clock, or no timestamps.
         if !flags.intersects(Flags::RST | Flags::SYN) && !self.is_timely(cx, seq, header) {
             return false;
         }
         let end = seq + payload.len() as u64 + u64::from(has(Flags::SYN)) + u64::from(has(Flags::FIN));
         if has(Flags::RST) {
-            self.take_reset(cx, seq);
+            self.handle_reset(cx, seq);
             return false;
         }
         if has(Flags::SYN) && !self.is_repeated_syn(seq, flags) {
-            // A peer that has restarted answers the challenge with an exact reset (RFC 5961 §4).
+            // A restarted peer answers the challenge with an exact reset (RFC 5961 §4).
             cx.drop(Dropped::SynInConnection);
             self.challenge(cx);
             return false;
         }
         if has(Flags::SYN | Flags::ACK) {
-            // Simultaneous open, and the peer has received our SYN (RFC 9293 §3.5, figure 7). Another SYN of ours would make
-            // it answer with another, endlessly.
+            // Simultaneous open, and the peer has received our SYN (RFC 9293 §3.5, figure 7). It would answer another
+            // SYN of ours with another one, endlessly.
             return true;
         }
         let is_bare_fin = payload.is_empty() && has(Flags::FIN);
@@ -83,14 +83,14 @@ impl Connection {
             let is_old = end <= self.receiving.received();
             cx.drop(if is_old { Dropped::Duplicate } else { Dropped::OutOfWindow });
             self.answer_unacceptable(cx, seq, header, payload.len());
-            // Its acknowledgement is valid nevertheless: RFC 9293 §3.10.7.4 accepts it when only the window is closed
-            // (MUST-66). In a retransmission it may be the only acknowledgement of our FIN, whose receiver may soon be gone.
-            // In SYN-RECEIVED an acknowledgement would also have to establish the connection.
-            let is_shut = self.receiving.offered <= self.receiving.received();
+            // The segment's acknowledgement is valid if only the window is closed (MUST-66), or in a retransmission,
+            // which may be the peer's last segment and the only acknowledgement of our FIN. Not in SYN-RECEIVED, where
+            // an acknowledgement would also have to establish the connection.
+            let is_closed = self.receiving.offered <= self.receiving.received();
             let is_repeated = seq < end && end == self.receiving.received();
             let is_opening = self.state == State::SynReceived;
-            if (is_shut || is_repeated) && !is_opening && has(Flags::ACK) && !has(Flags::SYN) {
-                self.take_ack(cx, seq, header, payload.len());
+            if (is_closed || is_repeated) && !is_opening && has(Flags::ACK) && !has(Flags::SYN) {
+                self.handle_ack(cx, seq, header, payload.len());
             }
             return false;
         }
@@ -102,12 +102,12 @@ impl Connection {
 
     /// PAWS: protection against wrapped sequence numbers (RFC 7323 §5.3).
     fn is_timely(&mut self, cx: &mut Context<'_>, seq: Seq, header: &tcp::Header) -> bool {
-        let Some(stamps) = &self.agreed.stamps else { return true };
-        let Some(told) = header.options.timestamps else {
+        let Some(ours) = &self.agreed.timestamps else { return true };
+        let Some(theirs) = header.options.timestamps else {
             cx.drop(Dropped::WithoutTimestamp);
-            return false; // §3.2: no answer
+            return false; // no answer (§3.2)
         };
-        if !stamps.is_newer_than(cx.now, told.value) {
+        if !ours.is_newer_than(cx.now, theirs.value) {
             return true;
         }
         cx.drop(Dropped::OldTimestamp);
@@ -115,21 +115,21 @@ impl Connection {
         false
     }
 
-    /// Updates TS.Recent (RFC 7323 §4.3): only from a segment that begins at or before the last acknowledgement sent, so
-    /// that a delayed acknowledgement echoes the first segment that it covers. Call it only after the acknowledgement was
-    /// validated, as Linux does: a forged timestamp would make PAWS reject the peer's segments.
+    /// Updates TS.Recent (RFC 7323 §4.3): only from a segment that begins at or before the last acknowledgement sent,
+    /// so that a delayed acknowledgement echoes the first segment that it covers. Call it only after the
+    /// acknowledgement was validated, as Linux does: a forged timestamp would make PAWS reject the peer's segments.
     pub(super) fn remember_timestamp(&mut self, now: Time, seq: Seq, header: &tcp::Header) {
-        if let (Some(stamps), Some(told)) = (&mut self.agreed.stamps, header.options.timestamps)
+        if let (Some(ours), Some(theirs)) = (&mut self.agreed.timestamps, header.options.timestamps)
             && seq <= self.acking.last_sent
-            && !stamps.is_newer_than(now, told.value)
+            && !ours.is_newer_than(now, theirs.value)
         {
-            (stamps.recent, stamps.recent_at) = (told.value, now);
+            (ours.recent, ours.recent_at) = (theirs.value, now);
         }
     }
 
-    /// RFC 5961 §3.2: only a reset at exactly RCV.NXT ends the connection. Behind a closed gate a peer that answers our
-    /// segments knows only the gate's position, so a reset there counts, too.
-    fn take_reset(&mut self, cx: &mut Context<'_>, seq: Seq) {
+    /// RFC 5961 §3.2: only a reset at exactly RCV.NXT ends the connection. A reset at the gate counts, too: a peer that
+    /// resets in answer to our segments takes its number from their acknowledgement field.
+    fn handle_reset(&mut self, cx: &mut Context<'_>, seq: Seq) {
         let is_exact = seq == self.receiving.received() || seq == self.receiving.acknowledged();
         if is_exact {
             cx.counters.resets_received += 1;
@@ -143,7 +143,7 @@ impl Connection {
         }
     }
 
-    /// Whether this is a SYN again, from a peer that has not received our answer. It occupies the number before RCV.NXT.
+    /// Whether this is a repeated SYN of a peer that has not received our SYN-ACK. It has the number before RCV.NXT.
     fn is_repeated_syn(&self, seq: Seq, flags: Flags) -> bool {
         self.state == State::SynReceived && seq + 1 == self.receiving.next && !flags.contains(Flags::RST)
     }
@@ -161,7 +161,7 @@ impl Connection {
         if bytes > 0 || header.flags.contains(Flags::FIN) {
             self.acking.is_due = true;
         } else if seq + 1 == self.receiving.next || seq + 1 == self.receiving.acknowledged() {
-            self.acking.is_due = true; // a keep-alive, or a window probe
+            self.acking.is_due = true; // the segment is a keep-alive or a window probe
         } else {
             self.challenge(cx);
         }

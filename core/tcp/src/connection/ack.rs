@@ -1,4 +1,5 @@
-//! Acknowledgements: when to send them (RFC 9293 §3.8.6.3, RFC 5681 §4.2, RFC 2883), and how received ones are handled.
+//! Acknowledgements: the times at which they are sent (RFC 9293 §3.8.6.3, RFC 5681 §4.2, RFC 2883), and the handling of
+//! received ones.
 
 use core::time::Duration;
 
@@ -13,22 +14,22 @@ use crate::recovery;
 use crate::seq::Seq;
 use crate::timer::{Timer, Timers};
 
-/// How many segments at the beginning of a connection are acknowledged at once, as in Linux: the sender is in slow start, or
-/// writes its first message in two parts and, with Nagle's algorithm, waits for the acknowledgement of the first. Small
+/// Number of segments at the beginning of a connection that are acknowledged at once, as in Linux: the sender is in
+/// slow start, or, with Nagle's algorithm, waits for the acknowledgement of the first part of its message. Small
 /// segments only until this end has sent bytes: later, replies mostly carry the acknowledgement.
 const QUICK_ACKS: u8 = 16;
-/// The longest delay for a single full segment. Its sender has more to send, but its window, or a probe, allows only one
-/// segment: it waits for this acknowledgement (RFC 9293 §3.8.6.3 has no lower bound).
+/// The longest delay for a single full segment. Its sender may have more to send and wait for this acknowledgement,
+/// because its window allows only one segment or the segment is a probe (RFC 9293 §3.8.6.3 has no lower bound).
 const DELAY_FULL: Duration = Duration::from_millis(2);
-/// How long a peer that has sent bytes is silent before the last acknowledgement is repeated, once, while packets are lost
-/// or reordered. One acknowledgement answers all frames of a turn. If it is lost, a peer with nothing more to send hears
-/// nothing until its retransmission timeout: during recovery Linux sends no tail loss probe. RFC 5681 §4.2 allows one
-/// *immediate* acknowledgement per segment; this one is delayed.
+/// Silence after which the last acknowledgement is repeated, once, while packets are lost or reordered. One
+/// acknowledgement answers all frames of a turn. If it is lost, a peer with nothing more to send waits for its
+/// retransmission timeout: during recovery Linux sends no tail loss probe. RFC 5681 §4.2 allows one *immediate*
+/// acknowledgement per segment; the repetition is a delayed one.
 const REPEAT_AFTER: Duration = Duration::from_millis(2);
-/// How long after a gap or a duplicate acknowledgements are repeated.
-const TROUBLE_LASTS: Duration = Duration::from_secs(1);
+/// Time after a gap or a duplicate during which acknowledgements are repeated.
+const DISORDER_TIME: Duration = Duration::from_secs(1);
 /// Minimum time between two challenge acknowledgements of a connection (RFC 5961 §7).
-const CHALLENGE_EVERY: Duration = Duration::from_millis(500);
+const CHALLENGE_INTERVAL_MIN: Duration = Duration::from_millis(500);
 
 /// The acknowledgements owed to the peer.
 #[derive(Debug)]
@@ -36,20 +37,20 @@ pub(super) struct Acking {
     /// An acknowledgement must be sent at once.
     pub(super) is_due: bool,
     /// The next acknowledgement is to be repeated.
-    repeats: bool,
-    /// Until then packets count as recently lost or reordered.
-    trouble_until: Time,
+    must_repeat: bool,
+    /// Time until which packets count as recently lost or reordered.
+    disordered_until: Time,
     /// The acknowledgement field sent last: Last.ACK.sent (RFC 7323 §4.3).
     pub(super) last_sent: Seq,
-    /// The acknowledgement field of our FIN when it was first sent: a peer that acknowledges the FIN has received this, too.
-    pub(super) with_fin: Seq,
+    /// The acknowledgement field of our first FIN; a peer that acknowledges the FIN has received that field, too.
+    pub(super) sent_with_fin: Seq,
     /// Bytes received since a segment was last sent.
-    bytes: u64,
-    /// The peer's largest segment so far, in bytes: a full one.
-    full: u64,
-    quick_left: u8,
+    bytes_since_sent: u64,
+    /// The peer's largest segment so far, in bytes: segments of this size count as full.
+    full_bytes: u64,
+    quick_acks_left: u8,
     /// This end has sent bytes after it had received some.
-    has_answered: bool,
+    has_replied: bool,
     /// Duplicates to be reported by D-SACK.
     pub(super) duplicates: Duplicates,
     challenge_after: Time,
@@ -59,75 +60,82 @@ impl Acking {
     pub(super) fn new(last_sent: Seq) -> Acking {
         Acking {
             is_due: false,
-            repeats: false,
-            trouble_until: Time::ZERO,
+            must_repeat: false,
+            disordered_until: Time::ZERO,
             last_sent,
-            with_fin: 0,
-            bytes: 0,
-            full: u64::from(MSS_DEFAULT),
-            quick_left: QUICK_ACKS,
-            has_answered: false,
+            sent_with_fin: 0,
+            bytes_since_sent: 0,
+            full_bytes: u64::from(MSS_DEFAULT),
+            quick_acks_left: QUICK_ACKS,
+            has_replied: false,
             duplicates: Duplicates::default(),
             challenge_after: Time::ZERO,
         }
     }
 
-    /// For an imported connection: its first segments arrived elsewhere. Duplicates to be reported and a pending repetition
-    /// are not part of the exported state.
+    /// For an imported connection, whose first segments arrived at another stack. Unreported duplicates and a pending
+    /// repetition are not part of the exported state.
     pub(super) fn of_moved(last_sent: Seq, is_due: bool) -> Acking {
-        Acking { is_due, quick_left: 0, ..Acking::new(last_sent) }
+        Acking { is_due, quick_acks_left: 0, ..Acking::new(last_sent) }
     }
 
-    /// A segment with acknowledgement `field` was sent. `is_held`: the gate holds back received bytes. A repetition would
-    /// then be a duplicate acknowledgement for a segment that is not lost.
+    /// Records that a segment was sent. `is_held`: the gate holds back received bytes. A repetition would then be a
+    /// duplicate acknowledgement for a segment that is not lost.
     #[inline]
-    pub(super) fn sent(
+    pub(super) fn on_sent(
         &mut self,
         now: Time,
-        field: Seq,
+        acknowledged: Seq,
         is_held: impl FnOnce() -> bool,
         timers: &mut Timers,
     ) {
         timers.stop(Timer::Acknowledge);
         timers.stop(Timer::Repeat);
-        (self.is_due, self.last_sent, self.bytes) = (false, field, 0);
-        if core::mem::take(&mut self.repeats) && !is_held() {
+        (self.is_due, self.last_sent, self.bytes_since_sent) = (false, acknowledged, 0);
+        if core::mem::take(&mut self.must_repeat) && !is_held() {
             timers.set(Timer::Repeat, now + REPEAT_AFTER);
         }
     }
 
     #[inline]
-    pub(super) fn sent_bytes(&mut self) {
-        self.has_answered |= self.quick_left < QUICK_ACKS;
+    pub(super) fn on_bytes_sent(&mut self) {
+        self.has_replied |= self.quick_acks_left < QUICK_ACKS;
     }
 
-    /// The acknowledgement can rise by `bytes`, after a segment of `segment` payload bytes in order.
+    /// The acknowledgement can rise by `bytes`, after a segment of `segment_bytes` payload bytes in order.
     #[inline]
-    pub(super) fn came(&mut self, now: Time, bytes: u64, segment: u64, delay: Duration, timers: &mut Timers) {
-        let is_full = segment >= self.full;
-        self.full = self.full.max(segment);
-        self.bytes += bytes;
-        self.repeats |= now < self.trouble_until;
-        let is_quick = self.quick_left > 0 && (is_full || !self.has_answered);
-        if is_quick || self.bytes >= 2 * self.full {
-            self.quick_left = self.quick_left.saturating_sub(1);
+    pub(super) fn on_bytes(
+        &mut self,
+        now: Time,
+        bytes: u64,
+        segment_bytes: u64,
+        delay: Duration,
+        timers: &mut Timers,
+    ) {
+        let is_full = segment_bytes >= self.full_bytes;
+        self.full_bytes = self.full_bytes.max(segment_bytes);
+        self.bytes_since_sent += bytes;
+        self.must_repeat |= now < self.disordered_until;
+        let is_quick = self.quick_acks_left > 0 && (is_full || !self.has_replied);
+        if is_quick || self.bytes_since_sent >= 2 * self.full_bytes {
+            self.quick_acks_left = self.quick_acks_left.saturating_sub(1);
             self.is_due = true;
         } else {
             self.owe_within(now, if is_full { delay.min(DELAY_FULL) } else { delay }, timers);
         }
     }
 
-    /// Bytes arrived out of order, filled a gap or arrived twice. `is_trouble`: packets were lost or reordered; otherwise
-    /// the bytes only wait for a grant.
-    pub(super) fn came_out_of_order(&mut self, now: Time, is_trouble: bool) {
+    /// Bytes arrived out of order, filled a gap or arrived twice. `is_disordered`: packets were lost or reordered;
+    /// otherwise the bytes only wait for a grant.
+    pub(super) fn on_out_of_order(&mut self, now: Time, is_disordered: bool) {
         self.is_due = true;
-        if is_trouble {
-            self.trouble_until = now + TROUBLE_LASTS;
+        if is_disordered {
+            self.disordered_until = now + DISORDER_TIME;
         }
-        self.repeats |= now < self.trouble_until;
+        self.must_repeat |= now < self.disordered_until;
     }
 
-    /// Owes an acknowledgement within `delay`, or at the time of a pending repetition, which it replaces.
+    /// Owes an acknowledgement within `delay`. It replaces a pending repetition, and is then due at that time.
     pub(super) fn owe_within(&mut self, now: Time, delay: Duration, timers: &mut Timers) {
         if !timers.is_set(Timer::Acknowledge) {
             timers.set(Timer::Acknowledge, timers.get(Timer::Repeat).unwrap_or(now + delay));
@@ -146,25 +154,25 @@ impl Acking {
         self.is_due = true;
     }
 
-    /// [`Timer::Repeat`] has expired. `is_held` as for [`sent`](Self::sent): bytes may have reached the gate since.
+    /// [`Timer::Repeat`] has expired. `is_held` as for [`on_sent`](Self::on_sent): bytes may have arrived since.
     pub(super) fn on_repeat(&mut self, is_held: bool, timers: &mut Timers) {
         timers.stop(Timer::Repeat);
         self.is_due |= !is_held;
     }
 
-    /// Whether the rate limit permits a challenge now; if so, one is accounted for.
+    /// Whether the rate limit permits a challenge now; if so, counts one.
     pub(super) fn may_challenge(&mut self, now: Time) -> bool {
-        let may = now >= self.challenge_after;
-        if may {
-            self.challenge_after = now + CHALLENGE_EVERY;
+        let is_permitted = now >= self.challenge_after;
+        if is_permitted {
+            self.challenge_after = now + CHALLENGE_INTERVAL_MIN;
         }
-        may
+        is_permitted
     }
 }
 
 impl Connection {
-    /// Handles the acknowledgement of an acceptable segment. Returns whether the rest of the segment is to be handled.
-    pub(super) fn take_ack(
+    /// Handles the acknowledgement of an acceptable segment. `false`: the rest of the segment is to be dropped.
+    pub(super) fn handle_ack(
         &mut self,
         cx: &mut Context<'_>,
         seq: Seq,
@@ -179,24 +187,24 @@ impl Connection {
             self.challenge(cx);
             return false;
         }
-        let is_window_changed = self.take_window(cx.now, seq, ack, header);
+        let is_window_changed = self.update_peer_window(cx.now, seq, ack, header);
         if ack < una {
-            self.take_overtaken(cx, header, ack);
+            self.handle_overtaken_ack(cx, header, ack);
             return true;
         }
         let is_bare = payload_bytes == 0 && !header.flags.contains(tcp::Flags::FIN);
         let mut sack = [(0, 0); 4];
-        let (many, dsack) = self.sack_of(header, ack, &mut sack);
+        let (count, dsack) = self.sack_blocks_of(header, ack, &mut sack);
         let echoed = || {
-            let (stamps, told) = self.agreed.stamps.zip(header.options.timestamps)?;
-            stamps.since(cx.now, told)
+            let (ours, theirs) = self.agreed.timestamps.zip(header.options.timestamps)?;
+            ours.since(cx.now, theirs)
         };
         let rtt = if ack > una { echoed() } else { None };
         self.recovery.on_ack(
             cx.now,
             &recovery::Ack {
                 una: ack,
-                sack: &sack[..many],
+                sack: &sack[..count],
                 dsack,
                 is_duplicate: is_bare && ack == una && nxt > una && !is_window_changed,
                 has_sack: self.agreed.has_sack,
@@ -207,25 +215,25 @@ impl Connection {
         );
         if ack > una {
             self.queue.acknowledge(ack, cx.spent);
-            self.persist.heard();
+            self.persist.on_progress();
         }
         true
     }
 
-    /// Handles an acknowledgement that was overtaken by a later one: its SACK blocks may still be new (RFC 6675 §5: "upon
-    /// the receipt of any ACK containing SACK information").
+    /// Handles an acknowledgement that was overtaken by a later one: its SACK blocks may still be new (RFC 6675 §5:
+    /// "upon the receipt of any ACK containing SACK information").
     #[cold]
-    fn take_overtaken(&mut self, cx: &Context<'_>, header: &tcp::Header, ack: Seq) {
+    fn handle_overtaken_ack(&mut self, cx: &Context<'_>, header: &tcp::Header, ack: Seq) {
         let mut sack = [(0, 0); 4];
-        let (many, dsack) = self.sack_of(header, ack, &mut sack);
-        if many == 0 && dsack.is_none() {
+        let (count, dsack) = self.sack_blocks_of(header, ack, &mut sack);
+        if count == 0 && dsack.is_none() {
             return;
         }
         self.recovery.on_ack(
             cx.now,
             &recovery::Ack {
                 una: self.recovery.una(),
-                sack: &sack[..many],
+                sack: &sack[..count],
                 dsack,
                 is_duplicate: false,
                 has_sack: self.agreed.has_sack,
@@ -236,19 +244,19 @@ impl Connection {
         );
     }
 
-    /// Takes the window of an acknowledgement; returns whether it has changed.
+    /// Takes over the window of an acknowledgement; returns whether the window has changed.
     #[inline]
-    pub(super) fn take_window(&mut self, now: Time, seq: Seq, ack: Seq, header: &tcp::Header) -> bool {
+    pub(super) fn update_peer_window(&mut self, now: Time, seq: Seq, ack: Seq, header: &tcp::Header) -> bool {
         let una = self.recovery.una();
         let is_changed = ack >= una && self.peer_window.update(seq, ack, header.window, false);
         if una.max(ack) + self.peer_window.size < self.recovery.nxt() || self.peer_window.size == 0 {
-            self.persist.shut_at = Some(now);
+            self.persist.closed_at = Some(now);
         }
         is_changed
     }
 
-    /// Writes a segment's plausible SACK blocks to `out` and returns their number, and the D-SACK block (RFC 2883 §4).
-    fn sack_of(
+    /// Writes a segment's valid SACK blocks to `out`. Returns their number, and the D-SACK block (RFC 2883 §4).
+    fn sack_blocks_of(
         &self,
         header: &tcp::Header,
         ack: Seq,
@@ -257,7 +265,7 @@ impl Connection {
         if !self.agreed.has_sack {
             return (0, None);
         }
-        let (mut many, mut dsack, nxt) = (0, None, self.recovery.nxt());
+        let (mut count, mut dsack, nxt) = (0, None, self.recovery.nxt());
         let blocks = header.options.sack.as_slice();
         let expand = |block: &(u32, u32)| {
             let left = self.base.expand(block.0, ack);
@@ -265,17 +273,17 @@ impl Connection {
         };
         for (index, block) in blocks.iter().map(expand).enumerate() {
             let is_within = |outer: (Seq, Seq)| block.0 >= outer.0 && block.1 <= outer.1;
-            let is_again = block.1 <= ack || blocks.get(1).map(expand).is_some_and(is_within);
+            let is_duplicate = block.1 <= ack || blocks.get(1).map(expand).is_some_and(is_within);
             if block.0 >= block.1 || block.1 > nxt {
                 continue; // invalid
-            } else if index == 0 && is_again {
+            } else if index == 0 && is_duplicate {
                 dsack = Some(block);
             } else if block.0 > ack {
-                out[many] = block;
-                many += 1;
+                out[count] = block;
+                count += 1;
             }
         }
-        (many, dsack)
+        (count, dsack)
     }
 
     /// Owes a challenge acknowledgement to the sender of an unacceptable segment (RFC 5961), within the rate limit.

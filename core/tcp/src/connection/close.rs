@@ -8,9 +8,9 @@ use crate::event::StackEvent;
 /// What the stack keeps of a connection that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Nothing.
+    /// Nothing: both FINs are known to be acknowledged.
     Gone,
-    /// An entry that answers the peer's FIN for a while: the peer may not know that it has arrived.
+    /// An entry that answers a repeated FIN of the peer, whose acknowledgement may be lost.
     TimeWait,
 }
 
@@ -33,8 +33,8 @@ impl Connection {
         self.fin.is_some_and(|fin| self.recovery.una() > fin)
     }
 
-    /// The peer's FIN has arrived, and everything before it.
-    pub(super) fn take_fin(&mut self) {
+    /// Advances the state: the peer's FIN and all bytes before it have arrived.
+    pub(super) fn on_fin(&mut self) {
         self.state = match self.state {
             State::Established | State::SynReceived => State::CloseWait,
             State::FinWait1 => State::Closing,
@@ -43,8 +43,8 @@ impl Connection {
         };
     }
 
-    /// Advances the state when our FIN is acknowledged, and ends the connection when both directions are done. Behind a
-    /// closed gate it goes on, because the peer's FIN is not acknowledged yet.
+    /// Advances the state when our FIN is acknowledged, and ends the connection when both directions are done. Not
+    /// behind a closed gate, where the peer's FIN is not acknowledged yet.
     pub(super) fn advance_closing(&mut self) {
         if !self.is_fin_acknowledged() {
             return;
@@ -53,10 +53,11 @@ impl Connection {
         match self.state {
             State::FinWait1 => self.state = State::FinWait2,
             State::Closing | State::TimeWait if is_open => self.end(Ended::TimeWait),
-            // A gate may have held back the acknowledgement of the peer's FIN when our FIN was sent.
+            // A gate may have held back the acknowledgement of the peer's FIN when our FIN was sent. Then the
+            // acknowledgement of our FIN does not show that the peer has received it.
             State::LastAck if is_open => {
-                let is_told = self.acking.with_fin == self.receiving.received();
-                self.end(if is_told { Ended::Gone } else { Ended::TimeWait });
+                let is_peer_fin_acknowledged = self.acking.sent_with_fin == self.receiving.received();
+                self.end(if is_peer_fin_acknowledged { Ended::Gone } else { Ended::TimeWait });
             }
             _ => {}
         }
@@ -80,26 +81,26 @@ impl Connection {
     }
 
     /// Pushes the events that are due, in the order of the transport's contract.
-    pub(crate) fn tell(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn push_events(&mut self, cx: &mut Context<'_>) {
         self.advance_closing();
         let through = self.acknowledged_offset();
-        if self.is_watched && through > self.told_acknowledged {
-            self.told_acknowledged = through;
+        if self.is_watched && through > self.reported_acknowledged {
+            self.reported_acknowledged = through;
             cx.events.push(self.conn, StackEvent::Acknowledged { through });
         }
         if self.wants_room && self.has_much_room(cx.settings) {
             self.wants_room = false;
             cx.events.push(self.conn, StackEvent::Room);
         }
-        if self.receiving.is_finished() && !self.told_finished && self.is_opened {
-            self.told_finished = true;
+        if self.receiving.is_finished() && !self.reported_finished && self.is_opened {
+            self.reported_finished = true;
             cx.events.push(self.conn, StackEvent::Finished);
         }
         if let Some(reason) = self.lost
-            && !self.told_lost
+            && !self.reported_lost
         {
-            self.told_lost = true;
-            if !self.is_known() {
+            self.reported_lost = true;
+            if !self.is_visible() {
                 return;
             }
             cx.events.push(self.conn, StackEvent::Lost(reason));

@@ -1,5 +1,5 @@
-//! The fast path for nearly all segments: in order, not old, with nothing missing in either direction (Van Jacobson's header
-//! prediction). Its effect equals that of the general path; tests compare both by [`Settings::is_predicting`].
+//! The fast path for nearly all segments: in order, not old, no bytes missing in either direction (Jacobson's header
+//! prediction). Its effect equals that of the general path; tests compare the two by [`Settings::is_predicting`].
 //!
 //! [`Settings::is_predicting`]: crate::Settings::is_predicting
 
@@ -10,9 +10,9 @@ use super::{Connection, Context, Handled, State};
 use crate::seq::{FIRST, Seq};
 
 impl Connection {
-    /// Handles a segment if it is the expected one. `false`: nothing was done.
+    /// Handles a segment if it is the expected one. `false`: the general path must handle the segment.
     #[inline]
-    pub(super) fn take_expected(
+    pub(super) fn handle_expected(
         &mut self,
         cx: &mut Context<'_>,
         source: Mac,
@@ -28,24 +28,24 @@ impl Connection {
         if !(una..=self.recovery.nxt()).contains(&ack) || (ack == una && payload.is_empty()) {
             return false;
         }
-        self.take_window(cx.now, seq, ack, header);
+        self.update_peer_window(cx.now, seq, ack, header);
         if ack > una {
-            let echoed = self.agreed.stamps.zip(header.options.timestamps);
-            let rtt = || echoed.and_then(|(stamps, told)| stamps.since(cx.now, told));
+            let echoed = self.agreed.timestamps.zip(header.options.timestamps);
+            let rtt = || echoed.and_then(|(ours, theirs)| ours.since(cx.now, theirs));
             self.recovery.on_plain_ack(cx.now, ack, self.peer_window.size, rtt, &mut self.timers);
             self.queue.acknowledge(ack, cx.spent);
-            self.persist.heard();
+            self.persist.on_progress();
         } else {
             self.recovery.set_peer_window(self.peer_window.size);
         }
         self.remember_timestamp(cx.now, seq, header);
-        self.heard_at = cx.now;
+        self.last_received_at = cx.now;
         self.mac = Some(source);
         if !payload.is_empty() {
-            self.take_expected_bytes(cx, seq + payload.len() as u64, payload.len(), handled);
+            self.handle_expected_bytes(cx, seq + payload.len() as u64, payload.len(), handled);
         }
         if self.is_watched || self.wants_room {
-            self.tell(cx);
+            self.push_events(cx);
         }
         true
     }
@@ -55,9 +55,9 @@ impl Connection {
     fn is_expected(&self, cx: &Context<'_>, header: &tcp::Header, payload: &[u8]) -> bool {
         let receiving = &self.receiving;
         let end = receiving.next + payload.len() as u64;
-        let is_timely = match (&self.agreed.stamps, header.options.timestamps) {
-            (Some(stamps), Some(told)) => told.value.wrapping_sub(stamps.recent).cast_signed() >= 0,
-            (stamps, _) => stamps.is_none(),
+        let is_timely = match (&self.agreed.timestamps, header.options.timestamps) {
+            (Some(ours), Some(theirs)) => theirs.value.wrapping_sub(ours.recent).cast_signed() >= 0,
+            (ours, _) => ours.is_none(),
         };
         header.seq == receiving.base.low(receiving.next)
             && header.flags.0 & !Flags::PSH.0 == Flags::ACK.0
@@ -66,7 +66,7 @@ impl Connection {
             && end <= receiving.granted.min(receiving.edge).max(receiving.next)
             && self.recovery.is_quiet()
             && header.options.sack.is_empty()
-            && !receiving.has_late()
+            && !receiving.has_waiting()
             && receiving.fin.is_none()
             && cx.events.is_empty()
             && cx.settings.is_predicting
@@ -74,13 +74,13 @@ impl Connection {
 
     /// Delivers bytes that are in order and granted, with no waiting bytes after them.
     #[inline]
-    fn take_expected_bytes(&mut self, cx: &Context<'_>, end: Seq, bytes: usize, handled: &mut Handled) {
+    fn handle_expected_bytes(&mut self, cx: &Context<'_>, end: Seq, bytes: usize, handled: &mut Handled) {
         let before = self.receiving.acknowledged();
         self.receiving.next = end;
         handled.delivery = Some((0..bytes, end - FIRST - 1));
-        let came = self.receiving.acknowledged() - before;
-        if came > 0 {
-            self.acking.came(cx.now, came, bytes as u64, cx.settings.delayed_ack, &mut self.timers);
+        let rise = self.receiving.acknowledged() - before;
+        if rise > 0 {
+            self.acking.on_bytes(cx.now, rise, bytes as u64, cx.settings.delayed_ack, &mut self.timers);
         }
     }
 }

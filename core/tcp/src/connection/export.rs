@@ -33,19 +33,19 @@ impl Connection {
             agreed: Agreed {
                 mss: agreed.mss,
                 has_sack: agreed.has_sack,
-                stamps: agreed.stamps.map(|stamps| Stamps {
-                    clock: stamps.now(now),
-                    recent: stamps.recent,
-                    recent_age_ns: now.0.saturating_sub(stamps.recent_at.0),
+                stamps: agreed.timestamps.map(|ours| Stamps {
+                    clock: ours.now(now),
+                    recent: ours.recent,
+                    recent_age_ns: now.0.saturating_sub(ours.recent_at.0),
                 }),
             },
-            heard_age_ns: now.0.saturating_sub(self.heard_at.0),
+            heard_age_ns: now.0.saturating_sub(self.last_received_at.0),
             recovery: Some(moving::recovery::to_wire(self.recovery.export(now, &self.timers))),
         })
     }
 
     fn export_sending(&self) -> Sending {
-        let (told_by, told_with) = self.peer_window.told();
+        let (advertised_by, advertised_with) = self.peer_window.last_update();
         let mut queue = vec![0; self.queue.len()];
         self.queue.copy(self.queue.start(), &mut queue);
         Sending {
@@ -54,7 +54,7 @@ impl Connection {
             nxt: stream(self.recovery.nxt()),
             window: self.peer_window.size,
             window_largest: self.peer_window.largest,
-            window_told: (stream(told_by), stream(told_with)),
+            window_told: (stream(advertised_by), stream(advertised_with)),
             scale: self.peer_window.scale,
             finish: match self.fin {
                 None => Finish::No,
@@ -63,7 +63,7 @@ impl Connection {
             },
             wants_room: self.wants_room,
             is_watched: self.is_watched,
-            told_acknowledged: self.told_acknowledged,
+            told_acknowledged: self.reported_acknowledged,
             queue,
         }
     }
@@ -78,11 +78,11 @@ impl Connection {
             window_largest: receiving.largest,
             scale: receiving.scale,
             fin: receiving.fin.map(stream),
-            told_finished: self.told_finished,
-            gate: receiving.gate.at().map(stream),
+            told_finished: self.reported_finished,
+            gate: receiving.gate.position().map(stream),
             acknowledged: stream(self.acking.last_sent),
             owes: self.acking.owes(&self.timers),
-            late: receiving.late.export().map(|(seq, bytes)| (stream(seq), bytes.to_vec())).collect(),
+            late: receiving.waiting.export().map(|(seq, bytes)| (stream(seq), bytes.to_vec())).collect(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Gated acknowledgements (PostMan §4.2): received bytes are not acknowledged before the server has them.
+//! Gated acknowledgements (PostMan §4.2): a helper does not acknowledge bytes before the server has received them.
 
 use crate::seq::{FIRST, Seq};
 
@@ -13,11 +13,11 @@ impl Gate {
     }
 
     /// The gate's position.
-    pub(super) fn at(&self) -> Option<Seq> {
+    pub(super) fn position(&self) -> Option<Seq> {
         self.0
     }
 
-    /// Opens the gate up to a stream offset; the stream's length plus one opens it for the FIN. A gate never closes again.
+    /// Opens the gate up to a stream offset; the stream's length plus one opens it for the FIN. A gate never closes.
     pub(super) fn open(&mut self, through: u64) {
         if let Some(at) = &mut self.0 {
             *at = (*at).max(through.saturating_add(FIRST + 1));

@@ -3,7 +3,7 @@
 use spillway_transport::{LostReason, Time};
 use spillway_wire::packet::tcp::{self, Flags};
 
-use super::accept_segment::Stamps;
+use super::accept_segment::TimestampState;
 use super::receiving::Receiving;
 use super::{Connection, Context, Opening, State};
 use crate::dropped::Dropped;
@@ -12,9 +12,9 @@ use crate::seq::{Base, FIRST, Seq};
 use crate::settings::Settings;
 use crate::timer::Timer;
 
-/// The segment size that a peer accepts if its SYN does not say, in bytes (RFC 9293 §3.7.1).
+/// The segment size of a peer whose SYN has no MSS option, in bytes (RFC 9293 §3.7.1).
 pub(crate) const MSS_DEFAULT: u16 = 536;
-/// Smaller segment sizes are raised to this, as in Linux: segments would be mostly headers.
+/// Smaller segment sizes are raised to this value, as in Linux: segments would be mostly headers.
 pub(super) const MSS_MIN: u16 = 88;
 
 /// The options that both SYNs have negotiated.
@@ -25,22 +25,23 @@ pub(super) struct Agreed {
     pub(super) has_sack: bool,
     /// Both ends scale their windows, possibly by 0 bits (RFC 7323 §2.2).
     pub(super) has_scale: bool,
-    pub(super) stamps: Option<Stamps>,
+    pub(super) timestamps: Option<TimestampState>,
 }
 
 impl Agreed {
-    /// All options, to be offered in our SYN.
+    /// All options that our SYN offers.
     pub(super) fn offered(settings: &Settings, offset: u32) -> Agreed {
-        let stamps = Stamps { offset, recent: 0, recent_at: Time::ZERO };
-        Agreed { mss: settings.mss(), has_sack: true, has_scale: true, stamps: Some(stamps) }
+        let timestamps = TimestampState { offset, recent: 0, recent_at: Time::ZERO };
+        Agreed { mss: settings.mss(), has_sack: true, has_scale: true, timestamps: Some(timestamps) }
     }
 
     /// The options in use with a peer whose SYN has `options`.
     pub(super) fn with(settings: &Settings, options: &tcp::Options, offset: u32, now: Time) -> Agreed {
-        let stamps = options.timestamps.map(|told| Stamps { offset, recent: told.value, recent_at: now });
+        let timestamps =
+            options.timestamps.map(|theirs| TimestampState { offset, recent: theirs.value, recent_at: now });
         let mss = options.mss.unwrap_or(MSS_DEFAULT).clamp(MSS_MIN, settings.mss());
         let has_scale = options.window_scale.is_some();
-        Agreed { mss, has_sack: options.sack_permitted, has_scale, stamps }
+        Agreed { mss, has_sack: options.sack_permitted, has_scale, timestamps }
     }
 }
 
@@ -88,16 +89,16 @@ impl Connection {
             cx.drop(Dropped::NotASyn);
             return false;
         }
-        let offset = self.agreed.stamps.map_or(0, |stamps| stamps.offset);
+        let offset = self.agreed.timestamps.map_or(0, |ours| ours.offset);
         self.agreed = Agreed::with(cx.settings, &header.options, offset, cx.now);
         let scales = header.options.window_scale.map(|theirs| (cx.settings.window_scale(), theirs));
         let (ours, theirs) = scales.unwrap_or((0, 0));
-        // Everything else stays: the application may have granted bytes already.
+        // The other fields stay: the application may have granted bytes already.
         (self.receiving.base, self.receiving.scale) = (Base::new(header.seq), ours);
         self.peer_window.scale = theirs;
         // Without the ACK flag the acknowledgement field is undefined.
-        let told_with = if is_acked { ack } else { self.recovery.una() };
-        self.peer_window.update(FIRST, told_with, header.window, true);
+        let advertised_with = if is_acked { ack } else { self.recovery.una() };
+        self.peer_window.update(FIRST, advertised_with, header.window, true);
         if is_acked {
             self.establish(cx, ack);
             self.acking.is_due = true;
@@ -109,7 +110,7 @@ impl Connection {
         false
     }
 
-    /// Our SYN is acknowledged, and the peer's has arrived.
+    /// Establishes the connection: our SYN is acknowledged, and the peer's has arrived.
     pub(super) fn establish(&mut self, cx: &mut Context<'_>, ack: Seq) {
         self.state = if self.fin.is_some() { State::FinWait1 } else { State::Established };
         self.is_opened = true;
@@ -117,7 +118,7 @@ impl Connection {
         // A SYN-ACK that is still to be sent becomes an acknowledgement.
         self.acking.is_due |= core::mem::take(&mut self.repeat_syn);
         self.acknowledge_syn(cx.now, ack);
-        self.heard_at = cx.now;
+        self.last_received_at = cx.now;
         let event = StackEvent::Opened { peer: self.flow.peer.into(), listener: self.listener };
         cx.events.push(self.conn, event);
     }

@@ -1,11 +1,11 @@
-//! Imports a connection from another stack (Capybara §3.3). Every field is checked: the state is not trusted.
+//! Imports a connection from another stack (Capybara §3.3). Every field is checked, because the state may be forged.
 
 use core::net::{SocketAddr, SocketAddrV4};
 
 use spillway_transport::{Chunk, Conn, Time};
 use spillway_wire::state::{self, ConnectionState, Finish, Sending, Stage};
 
-use super::accept_segment::Stamps;
+use super::accept_segment::TimestampState;
 use super::ack::Acking;
 use super::handshake::{Agreed, MSS_MIN};
 use super::receiving::Receiving;
@@ -19,7 +19,7 @@ use crate::recovery::{self, Recovery};
 use crate::seq::{Seq, extended};
 use crate::settings::Settings;
 
-/// Streams end far below this; sums of two such numbers do not overflow.
+/// Bound of sequence numbers: no stream is as long, and sums of two such numbers do not overflow.
 const SEQ_MAX: u64 = 1 << 61;
 
 type Checked<T> = Result<T, ImportError>;
@@ -46,9 +46,6 @@ impl Connection {
         ensure(flow.peer.port() != 0 && flow.local.port() != 0, "a port of 0")?;
         check_sending(&state.sending, state.stage)?;
         check_receiving(&state.receiving, state.stage)?;
-        if let Some(listener) = state.listener {
-            ensure(usize::from(listener) < settings.listeners.len(), "a listener that is not here")?;
-        }
         let opening = Opening {
             conn,
             flow,
@@ -71,20 +68,23 @@ impl Connection {
             Stage::Closing => State::Closing,
             Stage::LastAck => State::LastAck,
         };
-        connection.heard_at = Time(now.0.saturating_sub(state.heard_age_ns));
-        // One keep-alive probe counts as sent now, so that repeated moves do not each send another.
-        if settings.keep_alive.is_some_and(|keep_alive| now.since(connection.heard_at) >= keep_alive.idle) {
-            connection.persist.asked(now);
+        connection.last_received_at = Time(now.0.saturating_sub(state.heard_age_ns));
+        // One keep-alive probe counts as sent now: otherwise each of repeated moves would send one.
+        if settings
+            .keep_alive
+            .is_some_and(|keep_alive| now.since(connection.last_received_at) >= keep_alive.idle)
+        {
+            connection.persist.count_probe(now);
         }
         if let Some(recovery) = &state.recovery {
             connection.persist.waits_since(Time(now.0.saturating_sub(recovery.sent_age_ns)));
         }
         if is_beyond_window(&state.sending) {
-            // The window was closed when last seen: bytes that it does not take must not end the connection (MUST-37).
-            connection.persist.shut_at = Some(connection.heard_at);
+            // The window was too small when last seen: bytes beyond it must not end the connection (MUST-37).
+            connection.persist.closed_at = Some(connection.last_received_at);
         }
-        connection.told_finished = state.receiving.told_finished;
-        // Send only what is owed: a peer with segments in flight would take another acknowledgement for a sign of loss.
+        connection.reported_finished = state.receiving.told_finished;
+        // Only an owed acknowledgement is sent: for a peer with segments in flight, another one would indicate a loss.
         connection.acking = Acking::of_moved(extended(state.receiving.acknowledged), state.receiving.owes);
         Ok(connection)
     }
@@ -102,25 +102,26 @@ impl Connection {
         let end = start + length;
         let is_finished = sending.finish != Finish::No;
         self.fin = is_finished.then_some(end);
-        ensure(nxt <= end + u64::from(is_finished), "more was sent than there is")?;
-        let told = (extended(sending.window_told.0), extended(sending.window_told.1));
-        self.peer_window = PeerWindow::restored(sending.window, told, sending.scale, sending.window_largest);
+        ensure(nxt <= end + u64::from(is_finished), "more bytes sent than queued")?;
+        let last_update = (extended(sending.window_told.0), extended(sending.window_told.1));
+        self.peer_window =
+            PeerWindow::restored(sending.window, last_update, sending.scale, sending.window_largest);
         (self.wants_room, self.is_watched) = (sending.wants_room, sending.is_watched);
-        ensure(sending.told_acknowledged <= sending.una, "acknowledged more than it was")?;
-        self.told_acknowledged = sending.told_acknowledged;
+        ensure(sending.told_acknowledged <= sending.una, "more bytes reported than acknowledged")?;
+        self.reported_acknowledged = sending.told_acknowledged;
         self.recovery = match &state.recovery {
             Some(recovery) => {
                 let recovery = moving::recovery::from_wire(recovery, state);
                 Recovery::import(now, &settings.recovery, &recovery, &mut self.timers)
-                    .ok_or(ImportError::Contradiction("what is on its way"))?
+                    .ok_or(ImportError::Contradiction("the segments in flight"))?
             }
-            None => self.recovery_from_outside(now, settings, una, nxt),
+            None => self.new_recovery(now, settings, una, nxt),
         };
         Ok(())
     }
 
-    /// For a state without recovery data: everything in flight counts as sent now.
-    fn recovery_from_outside(&mut self, now: Time, settings: &Settings, una: Seq, nxt: Seq) -> Recovery {
+    /// For a state without recovery data: all bytes in flight count as sent now.
+    fn new_recovery(&mut self, now: Time, settings: &Settings, una: Seq, nxt: Seq) -> Recovery {
         let mss = self.payload_max();
         let mut recovery = Recovery::new(now, &settings.recovery, mss, self.agreed.has_sack, una - 1);
         // As after a handshake: the SYN is sent and acknowledged.
@@ -144,48 +145,51 @@ impl Connection {
     }
 }
 
-/// Whether the peer's window is closed, or is short of bytes in flight.
+/// Whether the peer's window is closed, or smaller than the bytes in flight.
 fn is_beyond_window(sending: &Sending) -> bool {
     sending.window == 0 || sending.una + sending.window < sending.nxt
 }
 
 fn check_sending(sending: &Sending, stage: Stage) -> Checked<()> {
-    ensure(sending.una >= 1 && sending.una <= sending.nxt && sending.nxt < SEQ_MAX, "what was sent")?;
+    ensure(sending.una >= 1 && sending.una <= sending.nxt && sending.nxt < SEQ_MAX, "the range in flight")?;
     ensure(sending.scale <= 14, "the peer's window scale")?;
     ensure(sending.window <= u64::from(u16::MAX) << 14, "the peer's window")?;
     ensure(
         sending.window <= sending.window_largest && sending.window_largest < SEQ_MAX,
-        "the peer's windows",
+        "the largest window of the peer",
     )?;
-    let (by, with) = sending.window_told;
-    ensure(by < SEQ_MAX && with <= sending.nxt, "who told the peer's window")?;
-    let may_be = match stage {
+    let (seq, ack) = sending.window_told;
+    ensure(seq < SEQ_MAX && ack <= sending.nxt, "the segment of the peer's window")?;
+    let is_consistent = match stage {
         Stage::Established | Stage::CloseWait => sending.finish == Finish::No,
         Stage::FinWait1 => sending.finish == Finish::Asked,
         Stage::FinWait2 => sending.finish == Finish::Acknowledged,
         Stage::Closing | Stage::LastAck => sending.finish != Finish::No,
     };
-    ensure(may_be, "a finish, and a stage without")?;
+    ensure(is_consistent, "a stage that contradicts our FIN")?;
     if sending.finish == Finish::Acknowledged {
         let is_empty = sending.queue.is_empty() && sending.una == sending.nxt;
-        ensure(is_empty && sending.una >= 2, "bytes after the end")?;
+        ensure(is_empty && sending.una >= 2, "bytes after our FIN")?;
     }
     Ok(())
 }
 
 fn check_receiving(receiving: &state::Receiving, stage: Stage) -> Checked<()> {
-    let all = [receiving.next, receiving.granted, receiving.edge, receiving.window_largest];
-    ensure(all.into_iter().all(|seq| seq < SEQ_MAX), "a sequence number")?;
-    ensure(receiving.next >= 1, "what was received")?;
+    let numbers = [receiving.next, receiving.granted, receiving.edge, receiving.window_largest];
+    ensure(numbers.into_iter().all(|seq| seq < SEQ_MAX), "a number beyond 2^61")?;
+    ensure(receiving.next >= 1, "RCV.NXT")?;
     ensure(receiving.scale <= 14, "our window scale")?;
     let is_past_fin = receiving.fin.is_some_and(|fin| receiving.next > fin);
     if let Some(fin) = receiving.fin {
-        ensure(fin >= 1 && fin + 1 >= receiving.next, "bytes after the peer's end")?;
+        ensure(fin >= 1 && fin + 1 >= receiving.next, "bytes after the peer's FIN")?;
     }
     let has_finished = matches!(stage, Stage::CloseWait | Stage::Closing | Stage::LastAck);
-    ensure(has_finished == is_past_fin, "the peer's end, and a stage without")?;
-    ensure(!receiving.told_finished || is_past_fin, "an end that is none")?;
-    ensure(receiving.next - u64::from(is_past_fin) <= receiving.granted.max(1), "more than was granted")?;
+    ensure(has_finished == is_past_fin, "a stage that contradicts the peer's FIN")?;
+    ensure(!receiving.told_finished || is_past_fin, "a FIN reported that has not arrived")?;
+    ensure(
+        receiving.next - u64::from(is_past_fin) <= receiving.granted.max(1),
+        "more bytes received than granted",
+    )?;
     if let Some(gate) = receiving.gate {
         ensure(gate >= 1, "the gate")?;
     }
@@ -201,25 +205,25 @@ fn import_receiving(settings: &Settings, state: &state::Receiving) -> Checked<Re
         bytes = bytes.saturating_add(piece.len());
         pieces.push((extended(*seq), piece.as_slice()));
     }
-    // A piece that is next in order is valid: it waits for a grant.
+    // A piece that is next in order waits for a grant: `next - 1` makes `Reassembly::import` accept it.
     let limit = settings.reassembly_bytes_max;
     if bytes > limit {
         return Err(ImportError::TooMuch("bytes out of order"));
     }
-    let late = Reassembly::import(next.saturating_sub(1), pieces, limit)
+    let waiting = Reassembly::import(next.saturating_sub(1), pieces, limit)
         .ok_or(ImportError::Contradiction("pieces out of order"))?;
-    let receiving = Receiving::restored(state, late);
-    ensure(extended(state.acknowledged) <= receiving.received(), "what was acknowledged")?;
+    let receiving = Receiving::restored(state, waiting);
+    ensure(extended(state.acknowledged) <= receiving.received(), "the acknowledgement sent last")?;
     Ok(receiving)
 }
 
 fn import_agreed(now: Time, settings: &Settings, state: &state::Agreed) -> Checked<Agreed> {
     ensure(state.mss >= MSS_MIN, "a segment size")?;
-    let stamps = state.stamps.map(|stamps| Stamps {
-        offset: stamps.clock.wrapping_sub(Stamps::clock(now)),
-        recent: stamps.recent,
-        recent_at: Time(now.0.saturating_sub(stamps.recent_age_ns)),
+    let timestamps = state.stamps.map(|state| TimestampState {
+        offset: state.clock.wrapping_sub(TimestampState::clock(now)),
+        recent: state.recent,
+        recent_at: Time(now.0.saturating_sub(state.recent_age_ns)),
     });
     // This stack's MTU may be smaller than the exporter's. `has_scale` matters only in SYNs.
-    Ok(Agreed { mss: state.mss.min(settings.mss()), has_sack: state.has_sack, has_scale: false, stamps })
+    Ok(Agreed { mss: state.mss.min(settings.mss()), has_sack: state.has_sack, has_scale: false, timestamps })
 }

@@ -1,13 +1,13 @@
-//! One connection: RFC 9293's state machine, divided into its parts.
+//! One connection: the state machine of RFC 9293, in parts.
 //!
 //! - `handshake`: opening; `close`: closing
-//! - `expected`: the fast path for usual segments
-//! - `accept_segment`: whether a segment is valid: the peer's, in the window, not old
-//! - `receiving`: the receiving direction, with bytes out of order; `gate`: what may be acknowledged
-//! - `ack`: when to acknowledge, and received acknowledgements; `duplicates`: what D-SACK reports
-//! - `send_queue`: bytes from the application; `window`: the peer's window; `persist`: when it stays closed
+//! - `expected`: the fast path for expected segments
+//! - `accept_segment`: checks of segments: from the peer, in the window, not old
+//! - `receiving`: the receiving direction, with bytes out of order; `gate`: the limit of acknowledgements
+//! - `ack`: sending and receiving acknowledgements; `duplicates`: ranges to report by D-SACK
+//! - `send_queue`: bytes from the application; `window`: the peer's window; `persist`: probes while that is closed
 //! - `export`, `import`: moving to another stack
-//! - `segmenter`: what to send next, and writing it; `words`: segments for a connection that is over
+//! - `segmenter`: the choice of the next segment, and its bytes; `final_segments`: segments after a connection's end
 
 mod accept_segment;
 mod ack;
@@ -15,6 +15,7 @@ mod close;
 mod duplicates;
 mod expected;
 mod export;
+mod final_segments;
 mod gate;
 mod handshake;
 mod import;
@@ -23,7 +24,6 @@ mod receiving;
 mod segmenter;
 mod send_queue;
 mod window;
-mod words;
 
 use core::ops::Range;
 
@@ -43,7 +43,7 @@ use crate::timer::{Timer, Timers};
 use ack::Acking;
 use handshake::Agreed;
 use persist::Persist;
-use receiving::{Receiving, Room, Update};
+use receiving::{Receiving, Room, WindowUpdate};
 use send_queue::SendQueue;
 use window::PeerWindow;
 
@@ -52,10 +52,10 @@ pub(crate) use handshake::MSS_DEFAULT;
 pub(crate) use segmenter::{TCP_AT, write_headers, write_network};
 pub(crate) use send_queue::Spent;
 
-/// Consecutive timeouts after which the next hop's Ethernet address is doubted: R1 (RFC 9293 §3.8.3, RFC 1122 §2.3.2.1).
+/// Consecutive timeouts after which the next hop's Ethernet address is doubted: R1 (RFC 9293 §3.8.3).
 const DOUBTED_AFTER: u32 = 2;
 
-/// The states of RFC 9293 §3.3.2 but LISTEN, which is the stack's. The stack keeps a smaller entry for most of TIME-WAIT.
+/// The states of RFC 9293 §3.3.2 except LISTEN, which the stack keeps, as it does most of TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the RFC defines the names")]
 pub(crate) enum State {
@@ -79,8 +79,8 @@ pub(crate) struct Context<'a> {
     pub(crate) spent: &'a mut Spent,
     pub(crate) counters: &'a mut Counters,
     pub(crate) drops: &'a mut Drops,
-    /// Room that the stack has left for bytes out of order or not granted, in bytes.
-    pub(crate) late_room: usize,
+    /// Room that the stack has left for bytes out of order or not granted.
+    pub(crate) waiting_bytes_free: usize,
 }
 
 impl Context<'_> {
@@ -108,10 +108,10 @@ pub(crate) struct Opening {
 /// The result of handling a segment.
 #[derive(Debug, Default)]
 pub(crate) struct Handled {
-    /// In-order bytes: where they are in the payload, and the stream offset after them.
+    /// In-order bytes: their range in the payload, and the stream offset after them.
     pub(crate) delivery: Option<(Range<usize>, u64)>,
     /// The segment must be answered with a reset.
-    pub(crate) is_refused: bool,
+    pub(crate) must_reset: bool,
 }
 
 #[derive(Debug)]
@@ -119,12 +119,12 @@ pub(crate) struct Connection {
     pub(crate) conn: Conn,
     pub(crate) flow: Flow,
     pub(crate) listener: Option<u16>,
-    /// The next hop's Ethernet address, as the source of the peer's last accepted segment.
+    /// The next hop's Ethernet address: the source of the peer's last accepted segment.
     pub(crate) mac: Option<Mac>,
     /// The Ethernet address used while `mac` is unknown: the result of ARP, or the previous `mac`.
     pub(crate) mac_in_doubt: Option<Mac>,
-    /// Before the next lookup the next hop's ARP entry is doubted.
-    pub(crate) asks_again: bool,
+    /// The next hop's ARP entry must be marked as doubtful before its next lookup.
+    pub(crate) must_doubt_neighbour: bool,
     /// The connection is in the stack's list of touched connections.
     pub(crate) is_touched: bool,
     /// The connection is in the stack's list of those that wait for an Ethernet address.
@@ -145,19 +145,19 @@ pub(crate) struct Connection {
     timers: Timers,
     /// The SYN must be sent again at once.
     repeat_syn: bool,
-    /// When the peer's last acceptable segment arrived.
-    heard_at: Time,
+    /// Arrival time of the peer's last acceptable segment.
+    last_received_at: Time,
     is_watched: bool,
     wants_room: bool,
     /// The connection is established, or has been.
     is_opened: bool,
     /// This connection's share of the stack's total of waiting bytes.
-    late_counted: usize,
+    waiting_counted: usize,
     /// This connection's share of the stack's total of send queue memory.
     held_counted: usize,
-    told_acknowledged: u64,
-    told_finished: bool,
-    told_lost: bool,
+    reported_acknowledged: u64,
+    reported_finished: bool,
+    reported_lost: bool,
     lost: Option<LostReason>,
     ended: Option<Ended>,
 }
@@ -178,7 +178,7 @@ impl Connection {
             listener: opening.listener,
             mac: opening.mac,
             mac_in_doubt: None,
-            asks_again: false,
+            must_doubt_neighbour: false,
             is_touched: false,
             is_unresolved: false,
             state,
@@ -193,15 +193,15 @@ impl Connection {
             persist: Persist::default(),
             timers: Timers::default(),
             repeat_syn: false,
-            heard_at: now,
+            last_received_at: now,
             is_watched: false,
             wants_room: false,
             is_opened: false,
-            late_counted: 0,
+            waiting_counted: 0,
             held_counted: 0,
-            told_acknowledged: 0,
-            told_finished: false,
-            told_lost: false,
+            reported_acknowledged: 0,
+            reported_finished: false,
+            reported_lost: false,
             lost: None,
             ended: None,
         }
@@ -216,17 +216,17 @@ impl Connection {
         payload: &[u8],
     ) -> Handled {
         let mut handled = Handled::default();
-        if self.take_expected(cx, source, header, payload, &mut handled) {
+        if self.handle_expected(cx, source, header, payload, &mut handled) {
             return handled;
         }
         match self.state {
             State::Closed => {
-                debug_assert!(false, "when a connection ends its flow is taken out of the table")
+                debug_assert!(false, "the flow of an ended connection should not be in the table")
             }
-            State::SynSent => handled.is_refused = self.handle_in_syn_sent(cx, header),
+            State::SynSent => handled.must_reset = self.handle_in_syn_sent(cx, header),
             _ => self.handle_synchronised(cx, source, header, payload, &mut handled),
         }
-        self.tell(cx);
+        self.push_events(cx);
         handled
     }
 
@@ -247,22 +247,22 @@ impl Connection {
             let ack = self.base.expand(header.ack, una);
             if ack <= una || ack > nxt {
                 cx.drop(Dropped::BadHandshakeAck);
-                handled.is_refused = true;
+                handled.must_reset = true;
                 return;
             }
-            // The window is taken at the same time: that of the SYN was not scaled.
+            // Also sets the peer's window, because that of the SYN was not scaled.
             self.peer_window.update(seq, ack, header.window, header.flags.contains(Flags::SYN));
             self.establish(cx, ack);
-        } else if !self.take_ack(cx, seq, header, payload.len()) {
+        } else if !self.handle_ack(cx, seq, header, payload.len()) {
             return;
         }
         self.remember_timestamp(cx.now, seq, header);
-        self.heard_at = cx.now;
+        self.last_received_at = cx.now;
         self.mac = Some(source);
-        self.take_text(cx, seq, header, payload, handled);
+        self.handle_payload(cx, seq, header, payload, handled);
     }
 
-    fn take_text(
+    fn handle_payload(
         &mut self,
         cx: &mut Context<'_>,
         seq: Seq,
@@ -278,12 +278,12 @@ impl Connection {
             return cx.drop(Dropped::AfterEnd);
         }
         let ahead = cx.settings.reassembly_bytes_max;
-        let room = Room { ahead, bytes: ahead.min(self.late_counted + cx.late_room) };
+        let room = Room { ahead, bytes: ahead.min(self.waiting_counted + cx.waiting_bytes_free) };
         let before = self.receiving.acknowledged();
         let start = seq + u64::from(header.flags.contains(Flags::SYN));
         let taken = self.receiving.take(start, payload, has_fin, room);
         if let Some(range) = taken.direct {
-            // Bytes that waited follow these, and are passed on below.
+            // Waiting bytes that follow these are delivered below.
             let end = start + range.end as u64 - FIRST - 1;
             if cx.events.is_empty() {
                 handled.delivery = Some((range, end));
@@ -292,36 +292,36 @@ impl Connection {
                 cx.events.push(self.conn, StackEvent::Data { end, bytes });
             }
         }
-        if self.receiving.has_late() {
-            self.pass_late(cx);
+        if self.receiving.has_waiting() {
+            self.deliver_waiting(cx);
         }
-        if taken.is_refused {
+        if taken.has_no_room {
             cx.drop(Dropped::NoRoom);
         }
-        let came = self.receiving.acknowledged() - before;
+        let rise = self.receiving.acknowledged() - before;
         if let Some((from, to)) = taken.duplicate.filter(|_| self.agreed.has_sack) {
             self.acking.duplicates.add(from, to);
         }
         if taken.is_out_of_order || self.receiving.is_finished() {
-            self.acking.came_out_of_order(cx.now, taken.is_trouble);
-        } else if came > 0 {
+            self.acking.on_out_of_order(cx.now, taken.is_disordered);
+        } else if rise > 0 {
             let (segment, delay) = (payload.len() as u64, cx.settings.delayed_ack);
-            self.acking.came(cx.now, came, segment, delay, &mut self.timers);
+            self.acking.on_bytes(cx.now, rise, segment, delay, &mut self.timers);
         }
         if self.receiving.is_finished() {
-            self.take_fin();
+            self.on_fin();
         }
     }
 
-    /// Passes on bytes that waited because they arrived out of order or before they were granted.
-    fn pass_late(&mut self, cx: &mut Context<'_>) {
-        while let Some(bytes) = self.receiving.take_late() {
+    /// Delivers bytes that waited because they arrived out of order or before they were granted.
+    fn deliver_waiting(&mut self, cx: &mut Context<'_>) {
+        while let Some(bytes) = self.receiving.take_waiting() {
             let end = self.receiving.offset();
             cx.events.push(self.conn, StackEvent::Data { end, bytes });
         }
     }
 
-    /// The application accepts `bytes` more. Bytes that [wait](Self::has_late) may then be passed on.
+    /// The application accepts `bytes` more. Bytes that [wait](Self::has_waiting) may then be delivered.
     pub(crate) fn grant(&mut self, bytes: u32) {
         if !self.is_lost() {
             self.receiving.grant(bytes);
@@ -329,28 +329,28 @@ impl Connection {
     }
 
     /// Whether received bytes wait for a gap to be filled, or for a grant.
-    pub(crate) fn has_late(&self) -> bool {
-        self.receiving.has_late() && self.is_opened && !self.is_lost()
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.receiving.has_waiting() && self.is_opened && !self.is_lost()
     }
 
     /// The number of received bytes that wait.
-    pub(crate) fn late_bytes(&self) -> usize {
-        self.receiving.late.bytes()
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.receiving.waiting.bytes()
     }
 
     /// Updates this connection's share of the stack's total of waiting bytes.
     #[inline]
-    pub(crate) fn count_late(&mut self, all: &mut usize) {
-        if self.late_counted > 0 || self.receiving.has_late() {
-            let many = self.late_bytes();
-            *all = *all - self.late_counted + many;
-            self.late_counted = many;
+    pub(crate) fn count_waiting(&mut self, total: &mut usize) {
+        if self.waiting_counted > 0 || self.receiving.has_waiting() {
+            let bytes = self.waiting_bytes();
+            *total = *total - self.waiting_counted + bytes;
+            self.waiting_counted = bytes;
         }
     }
 
     /// Removes this connection's share from the stack's total of waiting bytes.
-    pub(crate) fn drop_late(&mut self, all: &mut usize) {
-        *all -= core::mem::take(&mut self.late_counted);
+    pub(crate) fn uncount_waiting(&mut self, total: &mut usize) {
+        *total -= core::mem::take(&mut self.waiting_counted);
     }
 
     /// Memory of the send queue, in bytes.
@@ -360,25 +360,25 @@ impl Connection {
 
     /// Updates this connection's share of the stack's total of send queue memory.
     #[inline]
-    pub(crate) fn count_held(&mut self, all: &mut usize) {
+    pub(crate) fn count_held(&mut self, total: &mut usize) {
         let held = self.queue.held();
-        *all = *all - self.held_counted + held;
+        *total = *total - self.held_counted + held;
         self.held_counted = held;
     }
 
     /// Removes this connection's share from the stack's total of send queue memory.
-    pub(crate) fn drop_held(&mut self, all: &mut usize) {
-        *all -= core::mem::take(&mut self.held_counted);
+    pub(crate) fn uncount_held(&mut self, total: &mut usize) {
+        *total -= core::mem::take(&mut self.held_counted);
     }
 
-    /// Passes on bytes that waited for a grant.
-    pub(crate) fn pass_granted(&mut self, cx: &mut Context<'_>) {
+    /// Delivers bytes that waited for a grant.
+    pub(crate) fn deliver_granted(&mut self, cx: &mut Context<'_>) {
         let before = self.receiving.next;
-        self.pass_late(cx);
+        self.deliver_waiting(cx);
         if self.receiving.next > before && self.receiving.is_finished() {
-            self.take_fin();
+            self.on_fin();
         }
-        self.tell(cx);
+        self.push_events(cx);
     }
 
     /// Opens the gate up to a stream offset.
@@ -388,7 +388,7 @@ impl Connection {
         if self.receiving.acknowledged() > before {
             self.acking.is_due = true;
         }
-        self.tell(cx);
+        self.push_events(cx);
     }
 
     /// Free room of the send buffer in bytes; 0 while the connection cannot send.
@@ -403,15 +403,15 @@ impl Connection {
         self.queue.len() == 0 || self.room(settings) >= settings.send_buffer_bytes / 4
     }
 
-    /// Queues as many bytes as there is room for, and returns their number.
+    /// Queues as many bytes as fit, and returns their number.
     pub(crate) fn send(&mut self, settings: &Settings, spent: &mut Spent, bytes: &[u8]) -> usize {
-        let many = bytes.len().min(self.room(settings));
-        self.queue.push(&bytes[..many], spent);
-        self.wants_room |= many < bytes.len();
-        many
+        let accepted = bytes.len().min(self.room(settings));
+        self.queue.push(&bytes[..accepted], spent);
+        self.wants_room |= accepted < bytes.len();
+        accepted
     }
 
-    /// Asks for a `Room` event when a quarter of the send buffer is free.
+    /// Requests a `Room` event for the time when a quarter of the send buffer is free.
     pub(crate) fn want_room(&mut self) {
         self.wants_room = true;
     }
@@ -445,14 +445,13 @@ impl Connection {
         una.saturating_sub(FIRST + 1)
     }
 
-    /// Whether a peer has opened the connection and it is not established yet.
+    /// Whether a peer opens this connection, and it is not established yet.
     pub(crate) fn is_half_open(&self) -> bool {
         self.state == State::SynReceived && self.listener.is_some()
     }
 
-    /// Whether the application knows of this connection, or will: of a peer's connection only when it is established.
-    /// established.
-    pub(crate) fn is_known(&self) -> bool {
+    /// Whether the application gets events of this connection: for a peer's connection once it is established.
+    pub(crate) fn is_visible(&self) -> bool {
         self.listener.is_none() || self.is_opened
     }
 
@@ -460,8 +459,7 @@ impl Connection {
         self.ended
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due. Valid once the connection has [settled](Self::settle).
-    /// [settled](Self::settle).
+    /// When [`handle_timeout`](Self::handle_timeout) is due. Valid after [`settle`](Self::settle).
     #[inline]
     pub(crate) fn wakes_at(&self) -> Time {
         self.timers.next()
@@ -482,13 +480,13 @@ impl Connection {
                 Timer::Reordering => _ = self.recovery.on_overdue(now, &mut self.timers),
                 Timer::Probe => self.recovery.on_probe_due(now, &mut self.timers),
                 Timer::Retransmission => self.on_retransmission_timeout(cx),
-                Timer::Persist => self.on_window_shut_long(cx),
+                Timer::Persist => self.on_window_closed_long(cx),
                 Timer::KeepAlive => self.on_idle(cx),
                 Timer::Opening => self.give_up(cx),
             }
         }
         self.give_up_if_silent(cx);
-        self.tell(cx);
+        self.push_events(cx);
     }
 
     fn on_retransmission_timeout(&mut self, cx: &mut Context<'_>) {
@@ -499,24 +497,25 @@ impl Connection {
         }
     }
 
-    /// Frames may go to an interface that is gone: ARP asks again. Until the reply they go to the old address.
+    /// Resolves the next hop again, because frames may go to an interface that no longer exists. Until the ARP reply
+    /// they go to the old address.
     fn doubt_neighbour(&mut self) {
         self.mac_in_doubt = self.mac.take().or(self.mac_in_doubt);
-        self.asks_again = true;
+        self.must_doubt_neighbour = true;
     }
 
-    /// Sets the timers of what waits. Call it at the end of a turn, when everything that may be sent was sent.
+    /// Sets the timers of bytes and acknowledgements that wait. Call it at the end of a turn, after all output.
     #[inline]
     pub(crate) fn settle(&mut self, now: Time, settings: &Settings) {
-        if self.recovery.in_flight() == 0 && self.is_window_blocked(settings) {
-            let is_shut = self.peer_window.size == 0;
-            self.persist.run(is_shut, now, self.recovery.rto(), &mut self.timers);
+        if self.recovery.in_flight() == 0 && self.is_blocked_by_window(settings) {
+            let is_closed = self.peer_window.size == 0;
+            self.persist.run(is_closed, now, self.recovery.rto(), &mut self.timers);
         } else {
             self.persist.stop(&mut self.timers);
         }
         // A small growth of the window is advertised after a delay (RFC 9293 §3.8.6.2.2).
         let owes = self.acking.owes(&self.timers);
-        if self.is_opened && !owes && self.receiving.update(self.agreed.mss) != Update::None {
+        if self.is_opened && !owes && self.receiving.window_update(self.agreed.mss) != WindowUpdate::None {
             self.acking.owe_within(now, settings.delayed_ack, &mut self.timers);
         }
         self.arm_keep_alive(settings);

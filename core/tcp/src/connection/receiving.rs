@@ -14,21 +14,22 @@ use crate::seq::{Base, FIRST, Seq, extended};
 #[derive(Debug)]
 pub(super) struct Receiving {
     pub(super) base: Base,
-    /// All bytes before it were passed to the application. Never beyond what was granted.
+    /// All bytes before this number were delivered to the application. Never beyond `granted`.
     pub(super) next: Seq,
-    /// How far the application has granted bytes.
+    /// End of the bytes that the application has granted.
     pub(super) granted: Seq,
-    /// The rightmost window edge ever advertised: bytes before it are accepted (RFC 7323 §2.4).
+    /// The rightmost window edge advertised so far: bytes before it are accepted (RFC 7323 §2.4).
     pub(super) edge: Seq,
     /// The window edge advertised last; less than one unit of the scale left of `edge`.
     pub(super) offered: Seq,
-    /// The largest window that could be offered so far: for silly window avoidance.
+    /// The largest window that could be advertised so far: for silly window avoidance.
     pub(super) largest: u64,
     /// The scale of advertised windows in bits; 0 without scaling (RFC 7323 §2).
     pub(super) scale: u8,
     /// Sequence number of the peer's FIN, once it has arrived.
     pub(super) fin: Option<Seq>,
-    pub(super) late: Reassembly,
+    /// Bytes that were received out of order, or before they were granted.
+    pub(super) waiting: Reassembly,
     pub(super) gate: Gate,
 }
 
@@ -41,19 +42,19 @@ pub(super) struct Taken {
     pub(super) duplicate: Option<(Seq, Seq)>,
     /// RCV.NXT has moved.
     pub(super) is_advanced: bool,
-    /// Bytes are or were missing, or wait for a grant: the peer must learn it at once (RFC 5681 §4.2).
+    /// Bytes are or were missing, or wait for a grant: an acknowledgement is due at once (RFC 5681 §4.2).
     pub(super) is_out_of_order: bool,
     /// Bytes are or were missing, or arrived twice: packets are lost or reordered.
-    pub(super) is_trouble: bool,
+    pub(super) is_disordered: bool,
     /// Bytes arrived out of order or before they were granted, and there was no room to keep them.
-    pub(super) is_refused: bool,
+    pub(super) has_no_room: bool,
 }
 
 /// Limits of the bytes that a connection may keep waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
-    /// Bytes wait only within this distance of RCV.NXT. All bytes within it fit, unless the stack's total is used up: so
-    /// none that SACK has reported gives way to nearer ones.
+    /// Bytes wait only within this distance of RCV.NXT. All bytes within it fit, unless the stack's total is used up,
+    /// so that bytes reported by SACK need not be discarded for nearer ones.
     pub(super) ahead: usize,
     /// Bytes that may wait in total.
     pub(super) bytes: usize,
@@ -61,7 +62,7 @@ pub(super) struct Room {
 
 /// The acknowledgement and window of a segment to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct Advertised {
     /// The acknowledgement field.
     pub(super) acknowledged: Seq,
     /// The window field.
@@ -72,9 +73,9 @@ pub(super) struct Told {
 
 /// Whether the window has grown since it was advertised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Update {
+pub(super) enum WindowUpdate {
     None,
-    /// Grown too little for a segment of its own.
+    /// Grown, but too little for an acknowledgement of its own.
     Small,
     Due,
 }
@@ -92,13 +93,13 @@ impl Receiving {
             largest: u64::from(initial_window),
             scale,
             fin: None,
-            late: Reassembly::new(),
+            waiting: Reassembly::new(),
             gate: Gate::new(is_gated.then_some(next)),
         }
     }
 
     /// Restores the state of an imported connection; its fields were checked.
-    pub(super) fn restored(state: &state::Receiving, late: Reassembly) -> Receiving {
+    pub(super) fn restored(state: &state::Receiving, waiting: Reassembly) -> Receiving {
         let edge = extended(state.edge);
         let mut receiving = Receiving {
             base: Base::new(state.initial),
@@ -109,23 +110,23 @@ impl Receiving {
             largest: state.window_largest,
             scale: state.scale,
             fin: state.fin.map(extended),
-            late,
+            waiting,
             gate: Gate::new(state.gate.map(extended)),
         };
         if receiving.granted <= receiving.next {
-            receiving.offered = receiving.told().offered;
+            receiving.offered = receiving.to_advertise().offered;
         }
         receiving
     }
 
-    /// RCV.NXT: everything before it has arrived. Bytes from `next` up to here were within the advertised window and wait
-    /// for a grant. Unless they were acknowledged, the peer would retransmit them until it gives up.
+    /// RCV.NXT: everything before it has arrived. Bytes from `next` to RCV.NXT were within the advertised window and
+    /// wait for a grant. They are acknowledged: otherwise the peer would retransmit them until it gives up.
     #[inline]
     pub(super) fn received(&self) -> Seq {
-        if self.late.is_empty() {
+        if self.waiting.is_empty() {
             return self.next + u64::from(self.fin == Some(self.next));
         }
-        let held = self.late.contiguous_until(self.next);
+        let held = self.waiting.contiguous_until(self.next);
         let held = self.fin.map_or(held, |fin| held.min(fin.max(self.next))); // bytes beyond the FIN do not count
         held + u64::from(self.fin == Some(held))
     }
@@ -142,17 +143,17 @@ impl Receiving {
         self.gate.limit(received) < received
     }
 
-    /// Whether the FIN has arrived, and all bytes before it were passed on.
+    /// Whether the FIN has arrived, and all bytes before it were delivered.
     pub(super) fn is_finished(&self) -> bool {
         self.fin.is_some_and(|fin| self.next > fin)
     }
 
     /// Whether a segment is acceptable (RFC 9293 §3.10.7.4, first). `end` counts SYN and FIN.
     ///
-    /// A bare FIN that is next in order needs no window: its sender has nothing else to probe with.
+    /// A bare FIN that is next in order needs no window: its sender has no bytes to probe the window with.
     pub(super) fn is_acceptable(&self, seq: Seq, end: Seq, is_bare_fin: bool) -> bool {
         if seq == end {
-            // Bytes that wait for a grant were acknowledged: a window probe comes before `received`, and must be answered.
+            // Bytes that wait for a grant were acknowledged: a window probe has the number before `received`.
             let received = self.received();
             return seq == received || (received..self.edge).contains(&seq);
         }
@@ -163,11 +164,11 @@ impl Receiving {
             || (is_bare_fin && seq == self.next)
     }
 
-    /// Takes the bytes and the FIN of an acceptable segment. Cuts off what is before RCV.NXT or beyond the window.
+    /// Takes the bytes and the FIN of an acceptable segment. Cuts off bytes before RCV.NXT or beyond the window.
     pub(super) fn take(&mut self, seq: Seq, payload: &[u8], has_fin: bool, room: Room) -> Taken {
         let mut taken = Taken::default();
-        let contiguous = self.late.contiguous_until(self.next);
-        taken.is_trouble = seq > contiguous || self.late.reaches_beyond(contiguous);
+        let contiguous = self.waiting.contiguous_until(self.next);
+        taken.is_disordered = seq > contiguous || self.waiting.reaches_beyond(contiguous);
         let before = self.next;
         let mut end = seq + payload.len() as u64;
         if has_fin && self.fin.is_none() && end <= self.edge.max(self.next) && end >= self.received() {
@@ -185,7 +186,7 @@ impl Receiving {
         let part = |from: Seq, to: Seq| in_memory(from - seq)..in_memory(to - seq);
         if seq <= self.next && end > self.next {
             // The first copy of a byte is kept: new bytes do not replace held ones.
-            let held_from = self.late.first().unwrap_or(Seq::MAX);
+            let held_from = self.waiting.first().unwrap_or(Seq::MAX);
             let to = end.min(self.granted).min(held_from).max(self.next);
             if to > self.next {
                 taken.direct = Some(part(self.next, to));
@@ -194,47 +195,47 @@ impl Receiving {
             if end > to {
                 let kept = self.keep(to, &payload[part(to, end)], room);
                 taken.duplicate = taken.duplicate.or(kept.duplicate);
-                taken.is_refused = kept.refused;
+                taken.has_no_room = kept.refused;
             }
         } else if seq > self.next && end > seq {
             let kept = self.keep(seq, &payload[part(seq, end)], room);
-            (taken.duplicate, taken.is_refused) = (kept.duplicate, kept.refused);
+            (taken.duplicate, taken.has_no_room) = (kept.duplicate, kept.refused);
             taken.is_out_of_order = true;
         }
-        self.pass_fin();
+        self.advance_over_fin();
         taken.is_advanced = self.next > before;
-        taken.is_trouble |= taken.duplicate.is_some();
+        taken.is_disordered |= taken.duplicate.is_some();
         let is_early = has_fin && !self.is_finished();
-        taken.is_out_of_order |= is_early || taken.duplicate.is_some() || !self.late.is_empty();
+        taken.is_out_of_order |= is_early || taken.duplicate.is_some() || !self.waiting.is_empty();
         taken
     }
 
-    /// Keeps bytes that cannot be passed on yet, if there is room.
+    /// Keeps bytes that cannot be delivered yet, if there is room.
     fn keep(&mut self, from: Seq, bytes: &[u8], room: Room) -> Inserted {
         let end = from + bytes.len() as u64;
         let is_far = end > self.next.saturating_add(room.ahead as u64);
         let bytes_max = if is_far { 0 } else { room.bytes };
-        self.late.insert(from, bytes, bytes_max)
+        self.waiting.insert(from, bytes, bytes_max)
     }
 
     #[inline]
-    pub(super) fn has_late(&self) -> bool {
-        !self.late.is_empty()
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Takes bytes that waited and are next in order.
-    pub(super) fn take_late(&mut self) -> Option<Vec<u8>> {
+    pub(super) fn take_waiting(&mut self) -> Option<Vec<u8>> {
         let until = self.fin.map_or(self.granted, |fin| fin.min(self.granted));
-        let bytes = self.late.take(self.next, until)?;
+        let bytes = self.waiting.take(self.next, until)?;
         self.next += bytes.len() as u64;
-        self.pass_fin();
+        self.advance_over_fin();
         Some(bytes)
     }
 
-    fn pass_fin(&mut self) {
+    fn advance_over_fin(&mut self) {
         if self.fin == Some(self.next) {
             self.next += 1;
-            self.late = Reassembly::new(); // bytes beyond the FIN are not part of the stream
+            self.waiting = Reassembly::new(); // bytes beyond the FIN are not part of the stream
         }
     }
 
@@ -244,55 +245,55 @@ impl Receiving {
         self.largest = self.largest.max(self.granted.saturating_sub(self.next));
     }
 
-    /// The acknowledgement and window of a segment sent now. A grant is rounded up to the unit of the scale, so that all of
-    /// it can arrive; once it has, the rest is rounded down, which moves the edge left by less than a unit (RFC 7323 §2.4):
-    /// a peer that has sent a few bytes more then waits for the window, and does not treat them as lost.
+    /// The acknowledgement and window of a segment sent now. A grant is rounded up to a unit of the scale, so that all
+    /// granted bytes can arrive; afterwards the window is rounded down, and its edge moves left by less than a unit
+    /// (RFC 7323 §2.4). A peer with a few bytes beyond the edge waits for the window, and does not treat them as lost.
     #[inline]
-    pub(super) fn told(&self) -> Told {
+    pub(super) fn to_advertise(&self) -> Advertised {
         let acknowledged = self.acknowledged();
-        let all_but_one = (1_u64 << self.scale) - 1;
+        let unit_less_one = (1_u64 << self.scale) - 1;
         let granted = self.granted.saturating_sub(acknowledged);
-        let granted = if self.granted > self.next { granted + all_but_one } else { granted };
-        let promised = self.edge.saturating_sub(acknowledged);
-        let units = (granted.max(promised) >> self.scale).min(u64::from(u16::MAX));
-        Told { acknowledged, window: in_field(units), offered: acknowledged + (units << self.scale) }
+        let granted = if self.granted > self.next { granted + unit_less_one } else { granted };
+        let advertised_before = self.edge.saturating_sub(acknowledged);
+        let units = (granted.max(advertised_before) >> self.scale).min(u64::from(u16::MAX));
+        Advertised { acknowledged, window: in_field(units), offered: acknowledged + (units << self.scale) }
     }
 
-    /// A segment with this acknowledgement and window was sent.
+    /// Records that a segment with this acknowledgement and window was sent.
     #[inline]
-    pub(super) fn has_told(&mut self, told: Told) {
-        self.offered = told.offered;
-        self.edge = self.edge.max(told.offered);
+    pub(super) fn on_advertised(&mut self, advertised: Advertised) {
+        self.offered = advertised.offered;
+        self.edge = self.edge.max(advertised.offered);
     }
 
     /// Whether the window has grown enough to be advertised (RFC 9293 §3.8.6.2.2): by a segment, or half of the largest
-    /// window. At once only if the peer has less than half of the window left and this doubles it, as in Linux: a peer with
-    /// room learns it from the next acknowledgement.
+    /// window. As in Linux, at once only if less than half of the window is left and the growth doubles it: otherwise
+    /// the next acknowledgement is early enough.
     #[inline]
-    pub(super) fn update(&self, mss: u16) -> Update {
+    pub(super) fn window_update(&self, mss: u16) -> WindowUpdate {
         if self.granted <= self.offered {
-            return Update::None;
+            return WindowUpdate::None;
         }
         let left = self.offered.saturating_sub(self.received());
         let half = self.largest / 2;
-        match self.told().offered.saturating_sub(self.offered) {
-            // Growth below one unit is not advertised: it becomes more while the peer uses up the advertised window.
-            more if more < 1 << self.scale => Update::None,
-            more if more >= u64::from(mss).min(half) && left <= half.min(more) => Update::Due,
-            _ => Update::Small,
+        match self.to_advertise().offered.saturating_sub(self.offered) {
+            // Growth below one unit is not advertised: it increases while the peer uses up the advertised window.
+            growth if growth < 1 << self.scale => WindowUpdate::None,
+            growth if growth >= u64::from(mss).min(half) && left <= half.min(growth) => WindowUpdate::Due,
+            _ => WindowUpdate::Small,
         }
     }
 
     /// SACK blocks (RFC 2018), most recent first. Bytes in order that wait for a grant are not reported.
     pub(super) fn blocks(&self, out: &mut [(Seq, Seq)]) -> usize {
-        let mut all = [(0, 0); 5];
-        let many = self.late.blocks(&mut all);
-        let mut told = 0;
-        for block in all[..many].iter().filter(|block| block.0 > self.next).take(out.len()) {
-            out[told] = *block;
-            told += 1;
+        let mut blocks = [(0, 0); 5];
+        let held = self.waiting.blocks(&mut blocks);
+        let mut count = 0;
+        for block in blocks[..held].iter().filter(|block| block.0 > self.next).take(out.len()) {
+            out[count] = *block;
+            count += 1;
         }
-        told
+        count
     }
 
     /// The stream offset of `next`; the FIN does not count.
@@ -309,7 +310,7 @@ mod tests {
     const ROOM: Room = Room { ahead: 100, bytes: 100 };
 
     #[test]
-    fn what_was_offered_and_is_not_granted_is_acknowledged_and_waits() {
+    fn bytes_within_the_window_but_not_granted_are_acknowledged_and_wait() {
         let mut receiving = Receiving::new(7, 0, 10, false);
         receiving.grant(4);
         let taken = receiving.take(FIRST_BYTE, b"0123456789", true, ROOM);
@@ -317,55 +318,70 @@ mod tests {
         assert_eq!(
             (receiving.acknowledged(), receiving.is_finished()),
             (FIRST_BYTE + 11, false),
-            "the FIN, too"
+            "the FIN should be acknowledged, too"
         );
         assert!(
             receiving.is_acceptable(FIRST_BYTE + 11, FIRST_BYTE + 11, false),
-            "an acknowledgement behind it"
+            "an acknowledgement after the FIN"
         );
         assert!(
             !receiving.is_acceptable(FIRST_BYTE + 10, FIRST_BYTE + 10, false),
-            "who asks about the window from before it is answered"
+            "a window probe, numbered before RCV.NXT, must be answered as unacceptable"
         );
         receiving.grant(4);
-        assert_eq!(receiving.take_late(), Some(b"4567".to_vec()));
+        assert_eq!(receiving.take_waiting(), Some(b"4567".to_vec()));
         receiving.grant(4);
-        assert_eq!(receiving.take_late(), Some(b"89".to_vec()));
+        assert_eq!(receiving.take_waiting(), Some(b"89".to_vec()));
         assert_eq!((receiving.acknowledged(), receiving.is_finished()), (FIRST_BYTE + 11, true));
     }
 
     #[test]
-    fn what_is_granted_is_rounded_up_and_what_is_left_is_rounded_down() {
+    fn a_granted_window_is_rounded_up_and_its_rest_rounded_down() {
         let mut receiving = Receiving::new(7, 3, 0, true);
         receiving.grant(20);
-        let told = receiving.told();
-        assert_eq!((told.window, told.offered), (3, FIRST_BYTE + 24), "all of it may come, and 4 more");
-        receiving.has_told(told);
+        let advertised = receiving.to_advertise();
+        assert_eq!(
+            (advertised.window, advertised.offered),
+            (3, FIRST_BYTE + 24),
+            "the 20 granted bytes, rounded up to 3 units of 8"
+        );
+        receiving.on_advertised(advertised);
         receiving.take(FIRST_BYTE, &[0; 23], false, ROOM);
         receiving.gate.open(20);
-        let told = receiving.told();
+        let advertised = receiving.to_advertise();
         assert_eq!(
-            (told.acknowledged, told.window),
+            (advertised.acknowledged, advertised.window),
             (FIRST_BYTE + 20, 0),
-            "3 wait for a grant, behind the gate"
+            "3 bytes wait for a grant, behind the gate"
         );
-        receiving.has_told(told);
-        assert!(receiving.is_acceptable(FIRST_BYTE + 23, FIRST_BYTE + 24, false), "it was told once");
+        receiving.on_advertised(advertised);
+        assert!(
+            receiving.is_acceptable(FIRST_BYTE + 23, FIRST_BYTE + 24, false),
+            "the number was within the advertised window"
+        );
         receiving.grant(2);
-        assert_ne!(receiving.update(1460), Update::None, "though it was within the edge before");
+        assert_ne!(
+            receiving.window_update(1460),
+            WindowUpdate::None,
+            "a grant within the former edge is growth, too"
+        );
     }
 
     #[test]
-    fn less_than_a_unit_is_not_told() {
+    fn growth_below_a_unit_is_not_advertised() {
         let mut receiving = Receiving::new(7, 5, u16::MAX, false);
         receiving.grant(1 << 16);
-        assert_eq!(receiving.update(1460), Update::None, "one byte more than a SYN could tell");
+        assert_eq!(
+            receiving.window_update(1460),
+            WindowUpdate::None,
+            "one byte more than a SYN can advertise"
+        );
         receiving.grant(32);
-        assert_eq!(receiving.update(1460), Update::Small);
+        assert_eq!(receiving.window_update(1460), WindowUpdate::Small);
     }
 
     #[test]
-    fn behind_a_gate_it_is_not() {
+    fn bytes_behind_a_closed_gate_are_not_acknowledged() {
         let mut receiving = Receiving::new(7, 0, 10, true);
         receiving.grant(4);
         receiving.take(FIRST_BYTE, b"0123456789", false, ROOM);

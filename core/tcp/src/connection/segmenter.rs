@@ -1,12 +1,12 @@
-//! Decides what to send next, and writes it (RFC 9293 §3.7, §3.8.6.2.1).
+//! Chooses the next segment, and writes it (RFC 9293 §3.7, §3.8.6.2.1).
 
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::tcp::{self, Flags, Options, SackBlocks, Timestamps};
 use spillway_wire::packet::{checksum, ipv4};
 
-use super::accept_segment::Stamps;
-use super::receiving::{Told, Update};
+use super::accept_segment::TimestampState;
+use super::receiving::{Advertised, WindowUpdate};
 use super::{Connection, State};
 use crate::flow::Flow;
 use crate::narrow::{in_memory, in_packet};
@@ -16,7 +16,7 @@ use crate::settings::Settings;
 /// Offset of the TCP header in a frame: after Ethernet and IPv4.
 pub(crate) const TCP_AT: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
 /// Bytes of the timestamps option with two NOPs.
-const STAMPS_BYTES: u32 = 12;
+const TIMESTAMPS_BYTES: u32 = 12;
 
 /// The segment to be sent next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,15 +25,15 @@ enum Plan {
     Bytes { from: Seq, to: Seq, is_new: bool, is_probe: bool },
     /// A pure acknowledgement.
     Acknowledge,
-    /// A probe: a segment that is not acceptable, so that the peer answers.
-    Question,
+    /// A keep-alive or window probe: a segment without bytes that is not acceptable, so that the peer answers.
+    EmptyProbe,
 }
 
 impl Connection {
     /// Bytes of payload in a full segment without SACK blocks.
     #[inline]
     pub(super) fn payload_max(&self) -> u32 {
-        u32::from(self.agreed.mss) - if self.agreed.stamps.is_some() { STAMPS_BYTES } else { 0 }
+        u32::from(self.agreed.mss) - if self.agreed.timestamps.is_some() { TIMESTAMPS_BYTES } else { 0 }
     }
 
     /// Bytes of payload in a full segment with the SACK blocks that are to be sent now.
@@ -41,8 +41,8 @@ impl Connection {
         if !self.may_have_sack_blocks() {
             return self.payload_max();
         }
-        let many = u32::from(in_packet(self.sack_blocks().as_slice().len())); // at most 4
-        let sack_bytes = if many == 0 { 0 } else { 4 + 8 * many };
+        let count = u32::from(in_packet(self.sack_blocks().as_slice().len())); // at most 4
+        let sack_bytes = if count == 0 { 0 } else { 4 + 8 * count };
         self.payload_max() - sack_bytes
     }
 
@@ -62,9 +62,9 @@ impl Connection {
             }
         }
         let plan = self.plan(settings)?;
-        let told = self.receiving.told();
-        let length = self.write(now, settings, target, slot, plan, told);
-        self.sent(now, plan, told);
+        let advertised = self.receiving.to_advertise();
+        let length = self.write(now, settings, target, slot, plan, advertised);
+        self.on_sent(now, plan, advertised);
         Some(length)
     }
 
@@ -73,7 +73,7 @@ impl Connection {
         self.plan(settings).is_some()
     }
 
-    /// A quick check; `true`: there is nothing more to send.
+    /// A quick check. `true`: there is nothing more to send; `false`: there may be.
     #[inline]
     pub(crate) fn has_sent_all(&self) -> bool {
         self.recovery.is_quiet()
@@ -88,50 +88,51 @@ impl Connection {
         if self.is_lost() {
             return None;
         }
-        let old = |(from, to), is_probe| Plan::Bytes { from, to, is_new: false, is_probe };
+        let repeated = |(from, to), is_probe| Plan::Bytes { from, to, is_new: false, is_probe };
         if self.repeat_syn && self.recovery.nxt() > FIRST {
-            return Some(old((FIRST, FIRST + 1), false));
+            return Some(repeated((FIRST, FIRST + 1), false));
         }
         let mss = self.payload_now();
         if self.recovery.is_quiet() {
-            if let Some((from, to)) = self.fresh(settings, mss, self.recovery.quiet_room()) {
+            if let Some((from, to)) = self.next_new_range(settings, mss, self.recovery.quiet_room()) {
                 return Some(Plan::Bytes { from, to, is_new: true, is_probe: false });
             }
             return self.plan_without_bytes();
         }
         if let Some(range) = self.recovery.next_retransmission(mss) {
-            return Some(old(range, false));
+            return Some(repeated(range, false));
         }
         if self.recovery.wants_probe() {
-            let fresh = self.fresh(settings, mss, u64::from(mss));
-            return fresh.map(|(from, to)| Plan::Bytes { from, to, is_new: true, is_probe: true }).or_else(
-                || {
+            let new_range = self.next_new_range(settings, mss, u64::from(mss));
+            return new_range
+                .map(|(from, to)| Plan::Bytes { from, to, is_new: true, is_probe: true })
+                .or_else(|| {
                     let (from, to) = self.recovery.last_segment()?;
-                    Some(old((from.max(to.saturating_sub(u64::from(mss))), to), true))
-                },
-            );
+                    Some(repeated((from.max(to.saturating_sub(u64::from(mss))), to), true))
+                });
         }
-        if let Some((from, to)) = self.fresh(settings, mss, self.recovery.send_room()) {
+        if let Some((from, to)) = self.next_new_range(settings, mss, self.recovery.send_room()) {
             return Some(Plan::Bytes { from, to, is_new: true, is_probe: false });
         }
         if let Some(range) = self.recovery.spare_retransmission(mss) {
-            return Some(old(range, false));
+            return Some(repeated(range, false));
         }
         self.plan_without_bytes()
     }
 
     fn plan_without_bytes(&self) -> Option<Plan> {
         if self.persist.is_due {
-            return Some(Plan::Question);
+            return Some(Plan::EmptyProbe);
         }
-        let is_update_due = || self.is_opened && self.receiving.update(self.agreed.mss) == Update::Due;
+        let is_update_due =
+            || self.is_opened && self.receiving.window_update(self.agreed.mss) == WindowUpdate::Due;
         let is_due = self.acking.is_due || is_update_due();
         (is_due && self.state != State::SynSent).then_some(Plan::Acknowledge)
     }
 
     /// New sequence numbers that may be sent now, at most one segment.
     #[inline]
-    fn fresh(&self, settings: &Settings, mss: u32, room: u64) -> Option<(Seq, Seq)> {
+    fn next_new_range(&self, settings: &Settings, mss: u32, room: u64) -> Option<(Seq, Seq)> {
         let nxt = self.recovery.nxt();
         if nxt == FIRST {
             return Some((FIRST, FIRST + 1));
@@ -144,39 +145,39 @@ impl Connection {
         let within_window = (una + self.peer_window.size).saturating_sub(nxt);
         let bytes = end.saturating_sub(nxt).min(within_window).min(room).min(mss);
         let is_all = nxt + bytes == end;
-        // A FIN needs no window once everything before it is acknowledged: nothing else would probe the window.
+        // A FIN needs no window once all bytes before it are acknowledged: no other segment would probe the window.
         let may_fin = within_window > bytes || (bytes == 0 && una == nxt);
         let fin = u64::from(is_all && may_fin && self.fin == Some(end));
         if bytes == 0 {
             return (fin > 0).then_some((nxt, nxt + 1));
         }
         let is_idle = una == nxt;
-        let is_worth = bytes == mss
+        let is_worthwhile = bytes == mss
             || (is_all && (!settings.is_nagle || is_idle || fin > 0))
             || bytes >= (self.peer_window.largest / 2).max(1)
             || self.persist.is_override;
-        is_worth.then_some((nxt, nxt + bytes + fin))
+        is_worthwhile.then_some((nxt, nxt + bytes + fin))
     }
 
-    /// Whether there is something to send, nothing is in flight, and only the peer's window prevents sending.
-    pub(super) fn is_window_blocked(&self, settings: &Settings) -> bool {
+    /// Whether bytes are queued, none are in flight, and only the peer's window prevents sending.
+    pub(super) fn is_blocked_by_window(&self, settings: &Settings) -> bool {
         let is_idle = self.recovery.una() == self.recovery.nxt();
         let has_more = self.queue.end() > self.recovery.nxt();
         is_idle
             && has_more
             && self.is_opened
             && !self.is_lost()
-            && self.fresh(settings, self.payload_now(), self.recovery.send_room().max(1)).is_none()
+            && self.next_new_range(settings, self.payload_now(), self.recovery.send_room().max(1)).is_none()
     }
 
-    fn sent(&mut self, now: Time, plan: Plan, told: Told) {
+    fn on_sent(&mut self, now: Time, plan: Plan, advertised: Advertised) {
         match plan {
             Plan::Bytes { from, to, is_new, is_probe } => {
                 if is_new {
                     self.recovery.on_sent(now, to, &mut self.timers);
-                    self.acking.sent_bytes();
+                    self.acking.on_bytes_sent();
                     if self.fin.is_some_and(|fin| to > fin) {
-                        self.acking.with_fin = told.acknowledged;
+                        self.acking.sent_with_fin = advertised.acknowledged;
                     }
                 } else {
                     self.recovery.on_retransmitted(now, from, to, &mut self.timers);
@@ -187,30 +188,30 @@ impl Connection {
                 self.repeat_syn &= from != FIRST;
                 self.persist.is_override = false;
             }
-            Plan::Question => self.persist.is_due = false,
+            Plan::EmptyProbe => self.persist.is_due = false,
             Plan::Acknowledge => {}
         }
         if self.state != State::SynSent {
             let is_syn = matches!(plan, Plan::Bytes { from: FIRST, .. });
             if !is_syn {
-                self.receiving.has_told(told); // a SYN has another window, not scaled
+                self.receiving.on_advertised(advertised); // the window of a SYN is not scaled, and was recorded before
             }
             let receiving = &self.receiving;
-            self.acking.sent(now, told.acknowledged, || receiving.is_held_back(), &mut self.timers);
+            self.acking.on_sent(now, advertised.acknowledged, || receiving.is_held_back(), &mut self.timers);
             if !is_syn && !self.acking.duplicates.is_empty() {
-                self.has_told_duplicate(told);
+                self.on_duplicate_reported(advertised);
             }
         }
     }
 
-    /// The segment has reported one duplicate; if more wait, another acknowledgement is due.
+    /// Removes the duplicate that the segment has reported; if others remain, another acknowledgement is due.
     #[cold]
-    fn has_told_duplicate(&mut self, told: Told) {
+    fn on_duplicate_reported(&mut self, advertised: Advertised) {
         let received = self.receiving.received();
         let duplicates = &mut self.acking.duplicates;
-        if let Some(range) = duplicates.next(told.acknowledged, received) {
-            duplicates.told(range);
-            self.acking.is_due = self.acking.duplicates.next(told.acknowledged, received).is_some();
+        if let Some(range) = duplicates.next(advertised.acknowledged, received) {
+            duplicates.remove_reported(range);
+            self.acking.is_due = self.acking.duplicates.next(advertised.acknowledged, received).is_some();
         }
     }
 
@@ -221,12 +222,12 @@ impl Connection {
         target: Mac,
         slot: &mut [u8],
         plan: Plan,
-        told: Told,
+        advertised: Advertised,
     ) -> usize {
         let (from, to, is_probe) = match plan {
             Plan::Bytes { from, to, is_probe, .. } => (from, to, is_probe),
             Plan::Acknowledge => (self.recovery.nxt(), self.recovery.nxt(), false),
-            Plan::Question => (self.recovery.una() - 1, self.recovery.una() - 1, false),
+            Plan::EmptyProbe => (self.recovery.una() - 1, self.recovery.una() - 1, false),
         };
         if from == FIRST && to > FIRST {
             return self.write_syn(now, settings, target, slot);
@@ -237,7 +238,7 @@ impl Connection {
         let fin = if is_fin { Flags::FIN } else { Flags::NONE };
         // Linux acknowledges a pushed segment once its program has read it, and any other single segment after 40 ms.
         let psh = if is_last || (is_probe && bytes > 0) { Flags::PSH } else { Flags::NONE };
-        let header = self.header(now, from, fin | psh, told);
+        let header = self.header(now, from, fin | psh, advertised);
         let payload_at = TCP_AT + header.header_bytes();
         if bytes > 0 {
             self.queue.copy(from, &mut slot[payload_at..payload_at + bytes]);
@@ -247,17 +248,17 @@ impl Connection {
 
     /// The header of a segment other than a SYN, with these flags besides ACK.
     #[inline]
-    pub(super) fn header(&self, now: Time, from: Seq, flags: Flags, told: Told) -> tcp::Header {
-        let stamps = self.agreed.stamps;
-        let timestamps = stamps.map(|stamps| Timestamps { value: stamps.now(now), echo: stamps.recent });
+    pub(super) fn header(&self, now: Time, from: Seq, flags: Flags, advertised: Advertised) -> tcp::Header {
+        let timestamps = self.agreed.timestamps;
+        let timestamps = timestamps.map(|ours| Timestamps { value: ours.now(now), echo: ours.recent });
         let sack = if self.may_have_sack_blocks() { self.sack_blocks() } else { SackBlocks::default() };
         tcp::Header {
             source: self.flow.local.port(),
             target: self.flow.peer.port(),
             seq: self.base.low(from),
-            ack: self.receiving.base.low(told.acknowledged),
+            ack: self.receiving.base.low(advertised.acknowledged),
             flags: flags | Flags::ACK,
-            window: told.window,
+            window: advertised.window,
             urgent: 0,
             options: Options { timestamps, sack, ..Options::default() },
         }
@@ -276,7 +277,7 @@ impl Connection {
             (0, Flags::SYN, settings.initial_window)
         };
         let echo = |recent| if is_answer { recent } else { 0 };
-        let stamps = |stamps: Stamps| Timestamps { value: stamps.now(now), echo: echo(stamps.recent) };
+        let option = |ours: TimestampState| Timestamps { value: ours.now(now), echo: echo(ours.recent) };
         let scale = if is_answer { self.receiving.scale } else { settings.window_scale() };
         let header = tcp::Header {
             source: self.flow.local.port(),
@@ -290,7 +291,7 @@ impl Connection {
                 mss: Some(settings.mss()),
                 window_scale: self.agreed.has_scale.then_some(scale),
                 sack_permitted: self.agreed.has_sack,
-                timestamps: self.agreed.stamps.map(stamps),
+                timestamps: self.agreed.timestamps.map(option),
                 sack: SackBlocks::default(),
             },
         };
@@ -299,29 +300,34 @@ impl Connection {
 
     #[inline]
     fn may_have_sack_blocks(&self) -> bool {
-        (!self.receiving.late.is_empty() || !self.acking.duplicates.is_empty()) && self.agreed.has_sack
+        (!self.receiving.waiting.is_empty() || !self.acking.duplicates.is_empty()) && self.agreed.has_sack
     }
 
-    /// RFC 2018 §4, RFC 2883 §4: a duplicate first, then the block around it, then other blocks out of order. Never bytes
-    /// that the gate holds back: Linux takes a SACKed segment that is not acknowledged for reneging.
+    /// RFC 2018 §4, RFC 2883 §4: a duplicate first, then the block around it, then other blocks out of order. Never
+    /// bytes that the gate holds back: Linux treats a SACKed but unacknowledged first segment as reneging.
     fn sack_blocks(&self) -> SackBlocks {
         let mut blocks = SackBlocks::default();
         let receiving = &self.receiving;
-        let mut tell = |(from, to): (Seq, Seq)| blocks.push(receiving.base.low(from), receiving.base.low(to));
-        let mut room = if self.agreed.stamps.is_some() { 3 } else { 4 };
+        let mut push_events =
+            |(from, to): (Seq, Seq)| blocks.push(receiving.base.low(from), receiving.base.low(to));
+        let mut room = if self.agreed.timestamps.is_some() { 3 } else { 4 };
         let mut around = None;
         if !self.acking.duplicates.is_empty()
             && let Some(range) = self.acking.duplicates.next(receiving.acknowledged(), receiving.received())
         {
-            around = receiving.late.block_around(range.0);
+            around = receiving.waiting.block_around(range.0);
             for block in [Some(range), around].into_iter().flatten() {
-                tell(block);
+                push_events(block);
                 room -= 1;
             }
         }
-        let mut late = [(0, 0); 5];
-        let many = receiving.blocks(&mut late);
-        late[..many].iter().filter(|block| Some(**block) != around).take(room).for_each(|block| tell(*block));
+        let mut waiting = [(0, 0); 5];
+        let count = receiving.blocks(&mut waiting);
+        waiting[..count]
+            .iter()
+            .filter(|block| Some(**block) != around)
+            .take(room)
+            .for_each(|block| push_events(*block));
         blocks
     }
 }
@@ -360,18 +366,18 @@ pub(crate) fn write_network(
         protocol,
         ttl: settings.ttl,
         dscp_ecn: settings.dscp << 2,
-        ident: 0, // packets that are never fragmented need none (RFC 6864 §4.1)
+        ident: 0, // not used in packets that are never fragmented (RFC 6864 §4.1)
         dont_fragment: true,
         payload_bytes: in_packet(payload_bytes),
     };
     let frame = ethernet::Header { target, source: settings.mac, kind: ethernet::KIND_IPV4 };
     match slot.first_chunk_mut() {
         Some(head) => frame.emit(head),
-        None => debug_assert!(false, "poll_transmit has seen that the slot holds a frame"),
+        None => debug_assert!(false, "the slot should hold a frame: `poll_transmit` checks its length"),
     }
     match slot[ethernet::HEADER_BYTES..].first_chunk_mut() {
         Some(head) => packet.emit(head),
-        None => debug_assert!(false, "poll_transmit has seen that the slot holds a frame"),
+        None => debug_assert!(false, "the slot should hold a frame: `poll_transmit` checks its length"),
     }
     TCP_AT + payload_bytes
 }

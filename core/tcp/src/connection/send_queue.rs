@@ -1,4 +1,4 @@
-//! The retransmission buffer: bytes that the application has handed over and the peer has not acknowledged.
+//! The send queue and retransmission buffer: bytes of the application that the peer has not acknowledged.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -14,7 +14,7 @@ const GATHER_BYTES: usize = 16 * 1024;
 const SPENT_MAX: usize = 64;
 /// A connection keeps its empty buffer if that is no larger than this.
 const KEPT_BYTES: usize = 1024;
-/// Larger spent chunks are freed, so that one burst does not hold memory for ever.
+/// Larger spent chunks are freed, so that memory does not stay allocated after a burst.
 const SPENT_BYTES_MAX: usize = 256 * 1024;
 
 /// A chunk as the application passed it: a batch is its own retransmission buffer.
@@ -123,7 +123,10 @@ impl SendQueue {
 
     /// Copies bytes from `from` on into a segment. All of them must be held.
     pub(super) fn copy(&self, from: Seq, out: &mut [u8]) {
-        debug_assert!(from >= self.start && from + out.len() as u64 <= self.end, "only what is held is sent");
+        debug_assert!(
+            from >= self.start && from + out.len() as u64 <= self.end,
+            "only held bytes should be copied"
+        );
         if let Some(piece) = self.pieces.front()
             && let Some(bytes) = piece.chunk.as_slice().get(in_memory(from - piece.from)..)
             && let Some(bytes) = bytes.get(..out.len())
@@ -135,20 +138,20 @@ impl SendQueue {
         } else {
             self.pieces.partition_point(|piece| piece.end() <= from)
         };
-        let (mut at, mut done) = (from, 0);
+        let (mut seq, mut copied) = (from, 0);
         for piece in self.pieces.range(first..) {
-            if done == out.len() {
+            if copied == out.len() {
                 return;
             }
-            let bytes = &piece.chunk.as_slice()[in_memory(at - piece.from)..];
-            let many = bytes.len().min(out.len() - done);
-            out[done..done + many].copy_from_slice(&bytes[..many]);
-            (at, done) = (at + many as u64, done + many);
+            let bytes = &piece.chunk.as_slice()[in_memory(seq - piece.from)..];
+            let count = bytes.len().min(out.len() - copied);
+            out[copied..copied + count].copy_from_slice(&bytes[..count]);
+            (seq, copied) = (seq + count as u64, copied + count);
         }
     }
 }
 
-/// Appends bytes, and returns by how much the chunk's memory has grown.
+/// Appends bytes, and returns the growth of the chunk's memory.
 fn extend(chunk: &mut Chunk, bytes: &[u8]) -> usize {
     let before = chunk.capacity();
     chunk.buffer().extend_from_slice(bytes);
@@ -181,45 +184,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_is_not_copied_until_it_is_sent_and_comes_back() {
+    fn an_acknowledged_chunk_is_returned_for_reuse_without_a_copy() {
         let mut spent = Spent::default();
         let mut queue = SendQueue::new(100);
         let buffer = vec![7; 5000];
-        let at = buffer.as_ptr();
+        let pointer = buffer.as_ptr();
         queue.push_chunk(Chunk::from(buffer));
         queue.acknowledge(5099, &mut spent);
         assert!(spent.take().is_none(), "one byte is not acknowledged");
         queue.acknowledge(5100, &mut spent);
-        let mut back = spent.take().expect("it comes back");
-        assert!(back.is_empty() && core::ptr::eq(back.buffer().as_ptr(), at));
+        let mut returned = spent.take().expect("the acknowledged chunk");
+        assert!(returned.is_empty() && core::ptr::eq(returned.buffer().as_ptr(), pointer));
     }
 
     proptest! {
         #[test]
-        fn it_holds_what_a_plain_buffer_holds(steps in prop::collection::vec((0_u8..4, 0_usize..40_000), 1..60)) {
+        fn the_queue_agrees_with_a_plain_buffer(steps in prop::collection::vec((0_u8..4, 0_usize..40_000), 1..60)) {
             let mut spent = Spent::default();
             let mut queue = SendQueue::new(7);
-            let (mut all, mut acknowledged) = (Vec::new(), 0);
+            let (mut sent, mut acknowledged) = (Vec::new(), 0);
             for (kind, size) in steps {
-                let bytes: Vec<u8> = (0..size).map(|i| (all.len() + i) as u8).collect();
+                let bytes: Vec<u8> = (0..size).map(|i| (sent.len() + i) as u8).collect();
                 match kind {
-                    0 => { queue.push(&bytes, &mut spent); all.extend_from_slice(&bytes); }
-                    1 if size > 0 => { all.extend_from_slice(&bytes); queue.push_chunk(Chunk::from(bytes)); }
+                    0 => { queue.push(&bytes, &mut spent); sent.extend_from_slice(&bytes); }
+                    1 if size > 0 => { sent.extend_from_slice(&bytes); queue.push_chunk(Chunk::from(bytes)); }
                     2 => {
-                        acknowledged = (acknowledged + size).min(all.len());
+                        acknowledged = (acknowledged + size).min(sent.len());
                         queue.acknowledge(7 + acknowledged as u64, &mut spent);
                     }
                     _ => {
-                        let from = acknowledged + size.min(all.len() - acknowledged) / 2;
-                        let mut out = vec![0; (all.len() - from).min(1460)];
+                        let from = acknowledged + size.min(sent.len() - acknowledged) / 2;
+                        let mut out = vec![0; (sent.len() - from).min(1460)];
                         queue.copy(7 + from as u64, &mut out);
-                        prop_assert_eq!(&out[..], &all[from..from + out.len()]);
+                        prop_assert_eq!(&out[..], &sent[from..from + out.len()]);
                     }
                 }
-                prop_assert_eq!(queue.len(), all.len() - acknowledged);
+                prop_assert_eq!(queue.len(), sent.len() - acknowledged);
                 let mut held = vec![0; queue.len()];
                 queue.copy(queue.start(), &mut held);
-                prop_assert_eq!(&held[..], &all[acknowledged..]);
+                prop_assert_eq!(&held[..], &sent[acknowledged..]);
             }
         }
     }

@@ -7,10 +7,10 @@ use crate::seq::Seq;
 pub(super) struct PeerWindow {
     /// SND.WND, bytes from SND.UNA on.
     pub(super) size: u64,
-    /// Sequence number of the segment that advertised it: SND.WL1.
-    told_by: Seq,
+    /// Sequence number of the segment that advertised the window: SND.WL1.
+    advertised_by: Seq,
     /// Acknowledgement of that segment: SND.WL2.
-    told_with: Seq,
+    advertised_with: Seq,
     /// The scale of the peer's windows, in bits.
     pub(super) scale: u8,
     /// The largest window so far: half of it is worth a segment (RFC 9293 §3.8.6.2.1).
@@ -18,30 +18,30 @@ pub(super) struct PeerWindow {
 }
 
 impl PeerWindow {
-    /// Takes a segment's window unless a newer segment has set it; returns whether it has changed.
+    /// Takes over a segment's window unless a newer segment has set it; returns whether the window has changed.
     ///
-    /// RFC 9293 compares sequence numbers first. But a retransmission has an old sequence number and a new acknowledgement:
-    /// if its window were ignored, the previous window would count from an acknowledgement for which it was not meant.
+    /// RFC 9293 compares sequence numbers first. Here the acknowledgement comes first, because a retransmission has an
+    /// old sequence number and a new acknowledgement: the previous window would be wrong for that acknowledgement.
     #[inline]
     pub(super) fn update(&mut self, seq: Seq, ack: Seq, field: u16, is_syn: bool) -> bool {
-        if (ack, seq) < (self.told_with, self.told_by) {
+        if (ack, seq) < (self.advertised_with, self.advertised_by) {
             return false;
         }
         let size = u64::from(field) << if is_syn { 0 } else { self.scale };
         let is_changed = size != self.size;
-        (self.size, self.told_by, self.told_with) = (size, seq, ack);
+        (self.size, self.advertised_by, self.advertised_with) = (size, seq, ack);
         self.largest = self.largest.max(size);
         is_changed
     }
 
     /// SND.WL1 and SND.WL2, for an export.
-    pub(super) fn told(&self) -> (Seq, Seq) {
-        (self.told_by, self.told_with)
+    pub(super) fn last_update(&self) -> (Seq, Seq) {
+        (self.advertised_by, self.advertised_with)
     }
 
     /// Restores an exported window.
-    pub(super) fn restored(size: u64, told: (Seq, Seq), scale: u8, largest: u64) -> PeerWindow {
-        PeerWindow { size, told_by: told.0, told_with: told.1, scale, largest }
+    pub(super) fn restored(size: u64, last_update: (Seq, Seq), scale: u8, largest: u64) -> PeerWindow {
+        PeerWindow { size, advertised_by: last_update.0, advertised_with: last_update.1, scale, largest }
     }
 }
 
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_segments_do_not_change_it() {
+    fn old_segments_do_not_change_the_window() {
         let mut window = PeerWindow { scale: 2, ..PeerWindow::default() };
         assert!(window.update(100, 50, 1000, false));
         assert_eq!(window.size, 4000);
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(window.largest, 4000);
         assert!(
             window.update(99, 51, 1, false) && window.size == 4,
-            "sent again: old bytes, a new acknowledgement"
+            "a retransmission: old bytes, a new acknowledgement"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! Connections that move in any synchronised state (Capybara §3.3): [`Stack::export`] takes one out, [`Stack::import`]
-//! continues it on another stack. The peer does not notice, provided that its packets are redirected.
+//! Connections that move in any synchronised state (Capybara §3.3): [`Stack::export`] removes a connection,
+//! [`Stack::import`] continues it on another stack, without an effect on the peer if its packets are redirected.
 
 pub(crate) mod recovery;
 
@@ -39,13 +39,13 @@ impl core::error::Error for ExportError {}
 pub enum ImportError {
     /// The table of connections is full.
     Full,
-    /// A connection with the same two ends exists here, or is in TIME-WAIT.
+    /// A connection with the same addresses and ports exists on this stack, or is in TIME-WAIT.
     Present,
     /// An address is IPv6, which the stack does not support.
     Family,
     /// The state contradicts itself; the text names the field.
     Contradiction(&'static str),
-    /// The state exceeds this stack's settings; the text names what there is too much of.
+    /// The state exceeds this stack's settings; the text names the quantity.
     TooMuch(&'static str),
 }
 
@@ -53,10 +53,10 @@ impl fmt::Display for ImportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ImportError::Full => f.write_str("no room for another connection: raise the connection limit"),
-            ImportError::Present => f.write_str("there is a connection between these two ends already"),
-            ImportError::Family => f.write_str("connections over IPv6 cannot be gone on with here"),
-            ImportError::Contradiction(what) => write!(f, "the state contradicts itself: {what}"),
-            ImportError::TooMuch(what) => write!(f, "more {what} than this stack's settings allow"),
+            ImportError::Present => f.write_str("a connection with these addresses and ports exists already"),
+            ImportError::Family => f.write_str("the stack does not support IPv6"),
+            ImportError::Contradiction(field) => write!(f, "the state contradicts itself: {field}"),
+            ImportError::TooMuch(quantity) => write!(f, "more {quantity} than this stack's settings allow"),
         }
     }
 }
@@ -64,24 +64,24 @@ impl fmt::Display for ImportError {
 impl core::error::Error for ImportError {}
 
 impl Stack {
-    /// Takes a connection out with its whole state. Sends nothing to the peer, and silently drops later segments of the
-    /// connection, because a reset would end it on its new stack.
+    /// Removes a connection, and returns its whole state. Sends nothing to the peer. Later segments of the connection
+    /// are dropped silently, because a reset would end it on its new stack.
     ///
     /// # Errors
     /// On an error the connection is unchanged.
     pub fn export(&mut self, now: Time, conn: Conn) -> Result<ConnectionState, ExportError> {
         let connection = self.connection(conn).ok_or(ExportError::Unknown)?;
         let state = connection.export(now)?;
-        self.let_go(now, conn);
+        self.remove_exported(now, conn);
         Ok(state)
     }
 
-    /// Continues an exported connection. Its local address may differ from the stack's own; the stack then accepts segments
-    /// for that address, too. The returned [`Conn`] is the connection's new id; there is no `Opened` event.
+    /// Continues an exported connection, and returns its new id; there is no `Opened` event. Its local address may
+    /// differ from the stack's own: the stack then accepts segments for that address, too.
     ///
     /// # Errors
     /// On an error nothing has changed.
     pub fn import(&mut self, now: Time, state: &ConnectionState) -> Result<Conn, ImportError> {
-        self.take_over(now, |now, settings, conn| Connection::import(now, settings, conn, state))
+        self.add_imported(now, |now, settings, conn| Connection::import(now, settings, conn, state))
     }
 }

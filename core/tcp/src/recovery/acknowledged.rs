@@ -29,7 +29,7 @@ impl Recovery {
         Acked { bytes, delivered: bytes, is_recovered: false, is_undone: false }
     }
 
-    /// Sets the peer's window, if nothing else is new.
+    /// Sets the peer's window, for a segment that acknowledges nothing new.
     pub(crate) fn set_peer_window(&mut self, bytes: u64) {
         self.peer_window = bytes;
     }
@@ -49,9 +49,9 @@ impl Recovery {
         self.peer_window = peer_window;
         let rtt_ns = match sent_at {
             Some(sent_at) => now.0.saturating_sub(sent_at.0),
-            None => by_timestamp(echoed()),
+            None => timestamp_rtt_ns(echoed()),
         };
-        self.measured(rtt_ns);
+        self.take_sample(rtt_ns);
         (self.timeouts, self.progress_at) = (0, now);
         self.grow(now, una - before, false, before < self.limited_to, rtt_ns);
         if self.in_flight() == 0 {
@@ -111,7 +111,7 @@ impl Recovery {
         acked
     }
 
-    /// Whether nothing is missing, and the acknowledgement does not indicate otherwise.
+    /// Whether no segment is missing, and the acknowledgement does not indicate a loss.
     fn is_plain(&self, ack: &Ack<'_>) -> bool {
         self.phase == Phase::Open
             && self.scoreboard.sacked() == 0
@@ -122,7 +122,7 @@ impl Recovery {
             && ack.dsack.is_none()
     }
 
-    /// Whether the peer supports SACK is known only after the handshake.
+    /// Records whether the peer supports SACK, which is known only after the handshake.
     fn set_has_sack(&mut self, has_sack: bool) {
         if self.has_sack != has_sack {
             self.has_sack = has_sack;
@@ -131,13 +131,12 @@ impl Recovery {
         }
     }
 
-    /// New bytes were acknowledged: measures a round trip if possible. Segments sent twice cannot be measured without
-    /// timestamps (Karn; RFC 6298 §3), and then the timeout stays backed off (§5). Returns the round trip in nanoseconds, 0
-    /// for none.
+    /// New bytes were acknowledged: measures a round trip if possible, and returns it in nanoseconds, or 0. Segments
+    /// sent twice cannot be measured without timestamps (Karn; RFC 6298 §3): then the timeout stays backed off (§5).
     fn on_progress(&mut self, now: Time, echoed: Option<Duration>, delivered: &Delivered) -> u64 {
         let sent_at = delivered.sent_at.filter(|_| !delivered.repeated);
-        let rtt_ns = sent_at.map_or(by_timestamp(echoed), |sent_at| now.0.saturating_sub(sent_at.0));
-        if self.measured(rtt_ns) {
+        let rtt_ns = sent_at.map_or(timestamp_rtt_ns(echoed), |sent_at| now.0.saturating_sub(sent_at.0));
+        if self.take_sample(rtt_ns) {
             self.backoffs = 0;
         } else if self.is_handshake && delivered.repeated {
             self.rtt.syn_timed_out();
@@ -147,8 +146,8 @@ impl Recovery {
         rtt_ns
     }
 
-    /// Takes a round trip, and returns whether there is one: 0 means none, as when the clock stood still.
-    fn measured(&mut self, rtt_ns: u64) -> bool {
+    /// Adds a measured round trip to the estimates. Returns whether there is one: 0 means none, or an unchanged clock.
+    fn take_sample(&mut self, rtt_ns: u64) -> bool {
         if rtt_ns > 0 {
             self.rtt.sample(rtt_ns);
         }
@@ -177,13 +176,13 @@ impl Recovery {
     }
 
     /// Sets the timers after an acknowledgement (RFC 6298 §5.2 and §5.3; RFC 8985 §7.2).
-    fn arm(&mut self, now: Time, is_progress: bool, is_news: bool, timers: &mut Timers) {
+    fn arm(&mut self, now: Time, is_progress: bool, is_delivery: bool, timers: &mut Timers) {
         if self.in_flight() == 0 {
             self.probe_wanted = None;
             timers.stop(Timer::Reordering);
             timers.stop(Timer::Probe);
             timers.stop(Timer::Retransmission);
-        } else if is_progress || is_news {
+        } else if is_progress || is_delivery {
             if is_progress {
                 self.arm_timeout(now, timers);
             }
@@ -198,6 +197,6 @@ impl Recovery {
 const TIMESTAMP_NS: u64 = 1_000_000;
 
 /// The round trip by timestamp in nanoseconds, 0 for none. Less exact than one by send times.
-fn by_timestamp(echoed: Option<Duration>) -> u64 {
+fn timestamp_rtt_ns(echoed: Option<Duration>) -> u64 {
     echoed.map_or(0, |rtt| nanos(rtt).max(TIMESTAMP_NS))
 }

@@ -1,5 +1,5 @@
-//! Loss detection, fast retransmit and recovery with SACK (RFC 6675) and without (RFC 6582). In recovery the window shrinks
-//! in proportion to what arrives (RFC 9937).
+//! Loss detection, fast retransmit and recovery with SACK (RFC 6675) and without (RFC 6582). In recovery the window
+//! shrinks in proportion to the bytes that arrive (RFC 9937).
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -14,10 +14,10 @@ use super::{Ack, Acked, Phase, Recovery, THRESHOLD_MIN};
 use crate::seq::Seq;
 use crate::timer::{Timer, Timers};
 
-/// Bound of the threshold, however far out of order segments arrive.
+/// Bound of the duplicate threshold, however far out of order segments arrive.
 pub(super) const THRESHOLD_MAX: u32 = 128;
 
-/// Timers are not finer on most hosts, and delays within a host are not reordering.
+/// Most hosts' timers are not finer, and delays within a host are not reordering.
 const REORDERING_TIMEOUT_MIN: Duration = Duration::from_millis(1);
 
 /// Proportional rate reduction (RFC 9937 §6), in bytes.
@@ -25,10 +25,10 @@ const REORDERING_TIMEOUT_MIN: Duration = Duration::from_millis(1);
 pub(super) struct Reduction {
     /// Bytes in flight when the recovery began: RecoverFS.
     pub flight: u64,
-    /// Bytes delivered since.
+    /// Bytes delivered since the recovery began.
     pub delivered: u64,
-    /// Bytes sent since.
-    pub out: u64,
+    /// Bytes sent since the recovery began.
+    pub sent: u64,
     /// End of the highest retransmission of this recovery (RFC 6675's HighRxt).
     pub high_rxt: Seq,
     /// The last segment was retransmitted (RFC 6675's RescueRxt).
@@ -50,7 +50,7 @@ impl Recovery {
         }
         self.expect_reordering(delivered.reordering.saturating_add(1));
         if delivered.reordering > 0 {
-            self.reordering.seen();
+            self.reordering.set_seen();
         }
         if !self.has_sack {
             self.count_duplicates(ack.is_duplicate, bytes, delivered);
@@ -59,7 +59,7 @@ impl Recovery {
         self.reordering.on_ack(self.una(), self.nxt(), ack.dsack.is_some() && !is_probe_over);
         if self.is_spurious(now, ack, bytes, delivered, is_probe_over) {
             if self.phase != Phase::Loss {
-                self.reordering.seen();
+                self.reordering.set_seen();
                 self.expect_reordering(
                     (2 * self.threshold).max(delivered.reordering_repeated.saturating_add(1)),
                 );
@@ -93,8 +93,8 @@ impl Recovery {
         }
     }
 
-    /// Without SACK each duplicate indicates that one segment has arrived. An acknowledgement of new bytes covers segments
-    /// that duplicates have counted (RFC 6582 §3.2, step 3).
+    /// Without SACK each duplicate indicates that one segment has arrived. An acknowledgement of new bytes covers such
+    /// segments, which must not be counted again (RFC 6582 §3.2, step 3).
     fn count_duplicates(&mut self, is_duplicate: bool, bytes: u64, delivered: &mut Delivered) {
         let mss = u64::from(self.mss);
         if bytes > 0 {
@@ -114,7 +114,7 @@ impl Recovery {
         self.duplicated = self.duplicated.min(self.scoreboard.pipe());
     }
 
-    /// Whether the acknowledgement answers the probe. A loss that the probe repaired reduces the window (RFC 8985 §7.4.2).
+    /// Whether the acknowledgement answers the probe. A loss that it repaired reduces the window (RFC 8985 §7.4.2).
     fn on_probe_fate(&mut self, ack: &Ack<'_>) -> bool {
         let Some(probe) = self.probe else { return false };
         let fate = probe.fate(self.una(), ack.is_duplicate, ack.dsack);
@@ -129,8 +129,8 @@ impl Recovery {
         fate != Fate::Open
     }
 
-    /// Whether to begin a recovery: with SACK when anything is lost, without it after three duplicates beyond what the last
-    /// recovery retransmitted (RFC 6582 §3.2, step 2).
+    /// Whether to begin a recovery: with SACK when anything is lost, without it after three duplicates beyond what the
+    /// last recovery retransmitted (RFC 6582 §3.2, step 2).
     fn is_loss_evident(&mut self, now: Time) -> bool {
         if self.has_sack {
             self.find_lost(now, false) > 0
@@ -151,7 +151,7 @@ impl Recovery {
         self.scoreboard.mark_lost(threshold, self.mss) + self.find_overdue(now)
     }
 
-    /// Segments arrived this far out of order: a smaller threshold would not prove a loss (RFC 4653 has the reasons).
+    /// Raises the threshold, because segments arrived this far out of order without a loss (RFC 4653 has the reasons).
     fn expect_reordering(&mut self, segments: u32) {
         self.threshold = self.threshold.max(segments.min(THRESHOLD_MAX));
     }
@@ -160,8 +160,8 @@ impl Recovery {
     /// reordering or needless retransmissions, at most a round trip. Zero if no segment ever arrived out of order, once
     /// there is enough evidence of a loss (RFC 8985 §6.2).
     fn reordering_window(&self) -> Duration {
-        let is_told = self.phase != Phase::Open || self.scoreboard.sacked_segments() >= THRESHOLD_MIN;
-        if is_told && !self.reordering.is_seen() {
+        let has_evidence = self.phase != Phase::Open || self.scoreboard.sacked_segments() >= THRESHOLD_MIN;
+        if has_evidence && !self.reordering.is_seen() {
             return Duration::ZERO;
         }
         let smoothed = self.rtt.smoothed().unwrap_or_default();
@@ -170,16 +170,16 @@ impl Recovery {
         by_segments.max(quarter.saturating_mul(self.reordering.quarters())).min(smoothed)
     }
 
-    /// Marks segments lost that were sent before the latest arrived one, and early enough to have arrived as well.
+    /// Marks segments lost that were sent before the latest one to arrive, and early enough to have arrived as well.
     fn find_overdue(&mut self, now: Time) -> u64 {
         let slack = self.latest_rtt + self.reordering_window();
         self.scoreboard.mark_older_lost(Time(now.0.saturating_sub(nanos(slack))), self.latest)
     }
 
-    /// Sets the timer for missing segments that become overdue without a further acknowledgement (RFC 8985 §6.2, step 5).
+    /// Sets the timer for segments that become overdue without a further acknowledgement (RFC 8985 §6.2, step 5).
     pub(super) fn arm_reordering(&self, now: Time, timers: &mut Timers) {
-        let awaited = self.has_sack && (self.scoreboard.sacked() > 0 || self.scoreboard.lost() > 0);
-        let oldest = if awaited { self.scoreboard.oldest_awaited(self.latest) } else { None };
+        let may_be_overdue = self.has_sack && (self.scoreboard.sacked() > 0 || self.scoreboard.lost() > 0);
+        let oldest = if may_be_overdue { self.scoreboard.oldest_awaited(self.latest) } else { None };
         match oldest {
             Some(oldest) => {
                 let at = oldest + self.latest_rtt + self.reordering_window();
@@ -189,8 +189,8 @@ impl Recovery {
         }
     }
 
-    /// [`Timer::Reordering`] has expired: missing segments are overdue, because later ones have arrived. Returns whether
-    /// there is something to retransmit.
+    /// [`Timer::Reordering`] has expired: marks segments lost that were sent before one that has arrived. Returns
+    /// whether there were any.
     pub fn on_overdue(&mut self, now: Time, timers: &mut Timers) -> bool {
         let newly_lost = self.find_overdue(now);
         match self.phase {
@@ -202,9 +202,9 @@ impl Recovery {
         newly_lost > 0
     }
 
-    /// `acknowledged`: bytes acknowledged by the acknowledgement that revealed the loss. They count as in flight, because
+    /// `acknowledged`: bytes covered by the acknowledgement that revealed the loss. They count as in flight, because
     /// one acknowledgement for many segments may cover most of the window and reveal a hole in it (RFC 5681 §3.1 means
-    /// duplicate acknowledgements, which acknowledge nothing).
+    /// duplicate acknowledgements, which cover no new bytes).
     fn begin_recovery(&mut self, now: Time, acknowledged: u64, delivered: &Delivered) {
         self.undo = Some(Box::new(Undo::new(self.congestion, &self.scoreboard)));
         self.congestion.on_loss((self.in_flight() + acknowledged).min(self.cwnd()));
@@ -223,36 +223,36 @@ impl Recovery {
 
     /// Sets the window in recovery after bytes have arrived (RFC 9937 §6.2).
     fn reduce(&mut self, arrived: u64, is_safe: bool) {
-        self.duplicated = self.duplicated.min(self.scoreboard.pipe()); // the first segment is lost: no duplicate was for it
-        if arrived == 0 && self.reduction.out > 0 {
+        self.duplicated = self.duplicated.min(self.scoreboard.pipe()); // the first segment is lost
+        if arrived == 0 && self.reduction.sent > 0 {
             return;
         }
         self.reduction.delivered = self.reduction.delivered.saturating_add(arrived);
         self.set_window(arrived, is_safe);
     }
 
-    /// Limits what may be sent beyond `pipe`, in proportion to what has arrived since the recovery began. If the timer has
-    /// found losses without an acknowledgement, this avoids retransmitting them in one burst.
+    /// Limits what may be sent beyond `pipe`, in proportion to what has arrived since the recovery began. If the timer
+    /// has found losses without an acknowledgement, this avoids retransmitting them in one burst.
     fn set_window(&mut self, arrived: u64, is_safe: bool) {
         let (pipe, ssthresh, mss) = (self.pipe(), self.ssthresh(), u64::from(self.mss));
         let reduction = &self.reduction;
         let mut count = if pipe > ssthresh {
             let share = u128::from(reduction.delivered) * u128::from(ssthresh);
             let share = share.div_ceil(u128::from(reduction.flight.max(1)));
-            u64::try_from(share).unwrap_or(u64::MAX).saturating_sub(reduction.out)
+            u64::try_from(share).unwrap_or(u64::MAX).saturating_sub(reduction.sent)
         } else {
-            let limit = reduction.delivered.saturating_sub(reduction.out).max(arrived);
+            let limit = reduction.delivered.saturating_sub(reduction.sent).max(arrived);
             (limit + if is_safe { mss } else { 0 }).min(ssthresh - pipe)
         };
-        // The fast retransmit goes out at once, and without SACK the next hole does (RFC 6582 §3.2, step 3).
-        if reduction.out == 0 || (!self.has_sack && self.scoreboard.has_lost_to_send()) {
+        // The fast retransmit is sent at once, and so is the next hole without SACK (RFC 6582 §3.2, step 3).
+        if reduction.sent == 0 || (!self.has_sack && self.scoreboard.has_lost_to_send()) {
             count = count.max(mss);
         }
         let window_max = self.limits.window_max(self.mss);
         self.congestion.window.cwnd = pipe.saturating_add(count).clamp(mss, window_max);
     }
 
-    /// Everything that was in flight when the recovery began has arrived.
+    /// Ends the recovery: all bytes in flight at its beginning have arrived.
     fn end_recovery(&mut self) {
         self.reordering.on_recovered();
         if self.phase == Phase::Recovery {

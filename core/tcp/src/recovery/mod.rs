@@ -1,15 +1,15 @@
-//! Loss recovery, round-trip times and congestion control for what was sent and is not acknowledged.
+//! Loss recovery, round-trip times and congestion control for bytes that were sent and are not acknowledged.
 //!
-//! One [`Recovery`] per connection. Its owner reports what was sent and what was acknowledged, and asks what to send:
-//! 1. while [`Recovery::next_retransmission`] returns a range, that is retransmitted ([`Recovery::on_retransmitted`]);
-//! 2. then new bytes, at most [`Recovery::send_room`] ([`Recovery::on_sent`]). A sender with more than that to send
-//!    waits for room for a whole segment, unless nothing is in flight;
-//! 3. with nothing new to send, the range that [`Recovery::spare_retransmission`] returns;
-//! 4. when [`Recovery::wants_probe`], one new segment regardless of the room, or [`Recovery::last_segment`] again, and then
+//! One [`Recovery`] per connection. Its owner reports sent and acknowledged bytes, and sends in this order:
+//! 1. ranges to retransmit, until [`Recovery::next_retransmission`] returns `None` ([`Recovery::on_retransmitted`]);
+//! 2. new bytes, at most [`Recovery::send_room`] ([`Recovery::on_sent`]). With more bytes to send, wait for room
+//!    for a whole segment, unless nothing is in flight;
+//! 3. without new bytes, the range of [`Recovery::spare_retransmission`];
+//! 4. if [`Recovery::wants_probe`], a new segment regardless of the room, or else [`Recovery::last_segment`]; then
 //!    [`Recovery::on_probe`].
 //!
-//! The owner asks after each acknowledgement and each of the three timers, which `Recovery` sets and stops. It reports those
-//! that have expired: [`Recovery::on_overdue`], [`Recovery::on_probe_due`], [`Recovery::on_timeout`].
+//! The owner sends after each acknowledgement and each expiry of the three timers, which `Recovery` sets and stops.
+//! Expired timers are reported by [`Recovery::on_overdue`], [`Recovery::on_probe_due`] and [`Recovery::on_timeout`].
 
 mod acknowledged;
 pub mod congestion;
@@ -52,12 +52,12 @@ pub struct Ack<'a> {
     pub sack: &'a [(Seq, Seq)],
     /// The D-SACK block: bytes that the peer received twice (RFC 2883).
     pub dsack: Option<(Seq, Seq)>,
-    /// A duplicate as in RFC 5681 §2: nothing new acknowledged, no data, the window unchanged, something outstanding.
+    /// A duplicate as in RFC 5681 §2: no new bytes acknowledged, no data, the window unchanged, bytes in flight.
     pub is_duplicate: bool,
     /// SACK was negotiated.
     pub has_sack: bool,
-    /// The round trip by the echoed timestamp, if there is one and new bytes are acknowledged (RFC 7323 §4.1). Used if send
-    /// times are ambiguous, and to detect spurious retransmissions.
+    /// The round trip by the echoed timestamp, if the segment has one and acknowledges new bytes (RFC 7323 §4.1). Used
+    /// if send times are ambiguous, and to detect spurious retransmissions.
     pub rtt: Option<Duration>,
     /// The peer's window from `una` on, in bytes.
     pub peer_window: u64,
@@ -102,13 +102,13 @@ pub struct Recovery {
     congestion: Congestion,
     mss: u32,
     has_sack: bool,
-    /// Nothing is marked, sent twice or probed for, so that an acknowledgement can take the fast path.
+    /// No segment is marked or was sent twice, and no probe is out: acknowledgements can take the fast path.
     is_quiet: bool,
     /// The SYN is in flight; it is not data.
     is_handshake: bool,
     peer_window: u64,
     phase: Phase,
-    /// Where the present recovery ends, or the last one ended.
+    /// SND.UNA at which the present recovery ends, or the last one ended.
     recovery_point: Seq,
     reduction: Reduction,
     undo: Option<Box<Undo>>,
@@ -116,21 +116,21 @@ pub struct Recovery {
     duplicated: u64,
     /// Without SACK: duplicate acknowledgements in a row.
     duplicates: u32,
-    /// How many later segments must arrive before a missing one counts as lost.
+    /// Number of later segments that must arrive before a missing one counts as lost.
     threshold: u32,
     reordering: Reordering,
     hystart: HyStart,
     /// Send time and end of the segment that was sent last among those that have arrived.
     latest: (Time, Seq),
-    /// The time from its transmission to its acknowledgement.
+    /// The time from the transmission of the `latest` segment to its acknowledgement.
     latest_rtt: Duration,
     /// End of the last bytes that were sent while the congestion window was the limit.
     limited_to: Seq,
-    /// The most bytes in flight in this round, which ends when `used_to` is acknowledged.
+    /// Maximum of the bytes in flight in this round, which ends when `used_to` is acknowledged.
     used: u64,
     used_to: Seq,
     sent_at: Time,
-    /// When last only the peer's window prevented sending.
+    /// The last time at which only the peer's window prevented sending.
     blocked_at: Time,
     progress_at: Time,
     backoffs: u32,
@@ -141,7 +141,7 @@ pub struct Recovery {
     counters: Counters,
 }
 
-/// Bound of the segment size: about the longest IP packet.
+/// Bound of the segment size: about the size of the longest IP packet.
 const MSS_MAX: u32 = 1 << 16;
 
 /// Duplicate acknowledgements before a fast retransmit (RFC 5681); more where segments arrive out of order.
@@ -186,7 +186,7 @@ impl Recovery {
         }
     }
 
-    /// New bytes up to `to` were sent; a SYN and a FIN count one.
+    /// Records that new bytes up to `to` were sent; a SYN and a FIN count one.
     #[inline]
     pub fn on_sent(&mut self, now: Time, to: Seq, timers: &mut Timers) {
         let bytes = to.saturating_sub(self.nxt());
@@ -201,7 +201,7 @@ impl Recovery {
         self.sent_at = now;
         let pipe = if self.is_quiet { self.in_flight() } else { self.pipe() };
         if self.phase == Phase::Recovery {
-            self.reduction.out = self.reduction.out.saturating_add(bytes);
+            self.reduction.sent = self.reduction.sent.saturating_add(bytes);
         }
         if self.cwnd() < pipe.saturating_add(u64::from(self.mss)) {
             self.limited_to = to;
@@ -213,7 +213,7 @@ impl Recovery {
         self.arm_probe(now, timers);
     }
 
-    /// How many new bytes may be sent now. 0 while there is something to retransmit: that goes first.
+    /// Number of new bytes that may be sent now. 0 while lost bytes wait for their retransmission, which goes first.
     pub fn send_room(&self) -> u64 {
         if self.scoreboard.has_lost_to_send() {
             return 0;
@@ -223,7 +223,7 @@ impl Recovery {
         room.min(self.limits.window_max(self.mss).saturating_sub(self.in_flight()))
     }
 
-    /// The same while the connection is [quiet](Self::is_quiet): all that is outstanding counts as in the network.
+    /// [`send_room`](Self::send_room) of a [quiet](Self::is_quiet) connection: its bytes in flight are in the network.
     #[inline]
     pub(crate) fn quiet_room(&self) -> u64 {
         self.cwnd().min(self.limits.window_max(self.mss)).saturating_sub(self.in_flight())
@@ -238,8 +238,8 @@ impl Recovery {
         (self.window_allows(to - from) && self.peer_allows(from, to)).then_some((from, to))
     }
 
-    /// A range to retransmit when there are no new bytes to send: missing but not considered lost yet, or, once per
-    /// recovery, the last segment (RFC 6675 §4, NextSeg rules 3 and 4).
+    /// A range to retransmit when there are no new bytes to send: bytes missing but not considered lost yet, or, once
+    /// per recovery, the last segment (RFC 6675 §4, NextSeg rules 3 and 4).
     pub fn spare_retransmission(&self, mss: u32) -> Option<(Seq, Seq)> {
         if self.phase != Phase::Recovery || !self.has_sack || self.scoreboard.has_lost_to_send() {
             return None;
@@ -254,14 +254,14 @@ impl Recovery {
         (self.window_allows(to - from) && self.peer_allows(from, to)).then_some((from, to))
     }
 
-    /// This range was retransmitted.
+    /// Records the retransmission of a range.
     pub fn on_retransmitted(&mut self, now: Time, from: Seq, to: Seq, timers: &mut Timers) {
         let (from, to) = (from.max(self.una()), to.min(self.nxt()));
         if from >= to {
             return;
         }
         if self.phase == Phase::Recovery {
-            self.reduction.out = self.reduction.out.saturating_add(to - from);
+            self.reduction.sent = self.reduction.sent.saturating_add(to - from);
             self.reduction.high_rxt = self.reduction.high_rxt.max(to);
             self.reduction.is_rescued |= to == self.nxt();
         }
@@ -270,7 +270,7 @@ impl Recovery {
         if let Some(undo) = &mut self.undo
             && self.phase != Phase::Open
         {
-            undo.retransmitted(now);
+            undo.on_retransmitted(now);
         }
         if from == self.una() {
             self.arm_timeout(now, timers); // the timeout counts from this transmission
@@ -289,8 +289,8 @@ impl Recovery {
         from == self.una() || to - self.una() <= self.peer_window
     }
 
-    /// The segment size has changed, or become known. Longer segments in flight must be retransmitted, without a smaller
-    /// window: they were not lost by congestion (RFC 1191 §6.5).
+    /// Sets a segment size that has changed or become known. Longer segments in flight must be retransmitted. The
+    /// window stays, because they were not lost by congestion (RFC 1191 §6.5).
     pub fn set_mss(&mut self, mss: u32) {
         let mss = mss.clamp(1, MSS_MAX);
         if mss == self.mss {
@@ -310,13 +310,13 @@ impl Recovery {
         window.ssthresh = window.ssthresh.max(window.least());
     }
 
-    /// Only the peer's window prevents sending, with nothing in flight. This does not count as idle: otherwise every slow
-    /// reader would cost its sender the window (RFC 5681 §4.1 and RFC 7661 §4.1 mean a sender without data).
+    /// Records that only the peer's window prevents sending, with nothing in flight. This does not count as idle, or a
+    /// slow reader would reduce its sender's window (RFC 5681 §4.1 and RFC 7661 §4.1 mean a sender without data).
     pub fn on_blocked(&mut self, now: Time) {
         self.blocked_at = now;
     }
 
-    /// Something is about to be sent. If nothing was in flight for longer than a timeout, the window returns to the initial
+    /// Call it before sending. If nothing was in flight for longer than a timeout, the window returns to the initial
     /// one (RFC 5681 §4.1).
     pub fn on_idle(&mut self, now: Time) {
         if self.in_flight() == 0
@@ -330,7 +330,7 @@ impl Recovery {
         }
     }
 
-    /// Whether nothing is marked, sent twice or probed for.
+    /// Whether no segment is marked or was sent twice, and no probe is out.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.is_quiet
@@ -391,17 +391,17 @@ impl Recovery {
         self.phase
     }
 
-    /// How often the timeout is doubled. Kept until a round trip is measured (Karn).
+    /// Number of times the timeout was doubled. Kept until a round trip is measured (Karn).
     pub fn backoffs(&self) -> u32 {
         self.backoffs
     }
 
-    /// Timeouts since something was last acknowledged.
+    /// Timeouts since bytes were last acknowledged.
     pub fn timeouts(&self) -> u32 {
         self.timeouts
     }
 
-    /// The time of the last progress while something is outstanding.
+    /// The time of the last progress; `None` if nothing is in flight.
     pub fn first_unacked_since(&self) -> Option<Time> {
         (self.in_flight() > 0).then_some(self.progress_at)
     }

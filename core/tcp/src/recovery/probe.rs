@@ -1,9 +1,9 @@
-//! Tail loss probes (RFC 8985 §7): after two round trips without an acknowledgement, the last segment, or a new one, is sent
-//! before the retransmission timeout, so that its acknowledgement shows what is missing.
+//! Tail loss probes (RFC 8985 §7): after two round trips without an acknowledgement, the last segment, or a new one, is
+//! sent before the retransmission timeout, so that its acknowledgement shows what is missing.
 
 use crate::seq::Seq;
 
-/// How long a peer may delay the acknowledgement of a single segment (RFC 8985 §7.2): 200 ms.
+/// The delay that a peer may add to the acknowledgement of a single segment (RFC 8985 §7.2): 200 ms.
 const ACK_DELAY_NS_MAX: u64 = 200_000_000;
 
 /// Slack for delays in both hosts, 2 ms as in Linux: paths can be shorter than a timer's tick.
@@ -15,7 +15,7 @@ const INITIAL_NS: u64 = 1_000_000_000;
 /// An outstanding probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Probe {
-    /// SND.NXT when the probe had been sent.
+    /// SND.NXT after the probe was sent.
     pub end: Seq,
     /// The probe repeated a segment.
     pub is_repeated: bool,
@@ -24,6 +24,7 @@ pub(super) struct Probe {
 /// What an acknowledgement shows about the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
+    /// Not known yet.
     Open,
     /// Nothing was lost, or the probe was new data.
     Done,
@@ -48,7 +49,7 @@ impl Probe {
     }
 }
 
-/// How long after the last segment or acknowledgement a probe is due, in nanoseconds.
+/// The time from the last segment or acknowledgement to the probe, in nanoseconds.
 pub(super) fn timeout_ns(smoothed_ns: u64, segments: usize) -> u64 {
     if smoothed_ns == 0 {
         return INITIAL_NS;

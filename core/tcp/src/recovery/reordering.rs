@@ -1,9 +1,9 @@
-//! How long to wait for a segment that may only be out of order (RFC 8985 §6.2, `RACK_update_reo_wnd`).
+//! The time to wait for a segment that may only be out of order (RFC 8985 §6.2, `RACK_update_reo_wnd`).
 
 use crate::seq::Seq;
 
-/// Recoveries after the last D-SACK until the window is the smallest again.
-const PERSISTS: u8 = 16;
+/// Recoveries after the last D-SACK until the window is one quarter again.
+const RECOVERIES_KEPT: u8 = 16;
 
 /// Bound of the window. A wider one has no effect: it is limited to a round trip, which is four or more quarters.
 const QUARTERS_MAX: u32 = 1 << 16;
@@ -16,15 +16,15 @@ pub(super) struct Reordering {
     /// The window, in quarters of the shortest round trip.
     quarters: u32,
     /// Recoveries until the window is one quarter again.
-    persists: u8,
-    /// Until this is acknowledged further D-SACKs do not count.
+    recoveries_left: u8,
+    /// Further D-SACKs do not count until this number is acknowledged.
     round_end: Option<Seq>,
 }
 
 impl Reordering {
     /// `is_seen`: whether the path was seen to reorder.
     pub(super) fn new(is_seen: bool) -> Reordering {
-        Reordering { is_seen, quarters: 1, persists: 0, round_end: None }
+        Reordering { is_seen, quarters: 1, recoveries_left: 0, round_end: None }
     }
 
     pub(super) fn is_seen(&self) -> bool {
@@ -36,7 +36,7 @@ impl Reordering {
     }
 
     /// A segment arrived out of order, or was retransmitted needlessly.
-    pub(super) fn seen(&mut self) {
+    pub(super) fn set_seen(&mut self) {
         self.is_seen = true;
     }
 
@@ -46,14 +46,14 @@ impl Reordering {
         if is_needless && self.round_end.is_none() {
             self.round_end = Some(nxt);
             self.quarters = (self.quarters + 1).min(QUARTERS_MAX);
-            self.persists = PERSISTS;
+            self.recoveries_left = RECOVERIES_KEPT;
         }
     }
 
     /// A recovery has ended.
     pub(super) fn on_recovered(&mut self) {
-        self.persists = self.persists.saturating_sub(1);
-        if self.persists == 0 {
+        self.recoveries_left = self.recoveries_left.saturating_sub(1);
+        if self.recoveries_left == 0 {
             self.quarters = 1;
         }
     }
@@ -64,17 +64,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_round_with_a_needless_retransmission_widens_it_once() {
+    fn each_round_with_a_needless_retransmission_widens_the_window_once() {
         let mut reordering = Reordering::new(false);
         reordering.on_ack(10, 20, true);
         reordering.on_ack(15, 30, true);
-        assert_eq!(reordering.quarters(), 2, "one round");
+        assert_eq!(reordering.quarters(), 2, "both D-SACKs are of one round");
         reordering.on_ack(20, 30, true);
         assert_eq!(reordering.quarters(), 3);
     }
 
     #[test]
-    fn sixteen_recoveries_without_one_narrow_it() {
+    fn sixteen_recoveries_without_a_dsack_reset_the_window() {
         let mut reordering = Reordering::new(false);
         reordering.on_ack(10, 20, true);
         (0..15).for_each(|_| reordering.on_recovered());

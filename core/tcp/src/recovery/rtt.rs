@@ -5,7 +5,7 @@ use core::time::Duration;
 /// Bound of a measured round trip: 73 minutes.
 const SAMPLE_NS_MAX: u64 = 1 << 42;
 
-/// The timeout after the SYN was retransmitted, until a round trip is measured (RFC 6298 §5.7).
+/// The timeout after a retransmitted SYN until a round trip is measured (RFC 6298 §5.7).
 const AFTER_SYN_TIMEOUT_NS: u64 = 3_000_000_000;
 
 /// Estimates of the path's round-trip time, in nanoseconds.
@@ -43,7 +43,7 @@ impl Rtt {
         }
     }
 
-    /// Takes a measured round trip. Segments sent twice are measured only by timestamps (Karn; RFC 6298 §3).
+    /// Adds a measured round trip. Segments sent twice are measured only by timestamps (Karn; RFC 6298 §3).
     pub(super) fn sample(&mut self, rtt_ns: u64) {
         let rtt_ns = rtt_ns.clamp(1, SAMPLE_NS_MAX);
         self.smallest_ns = self.smallest_ns.min(rtt_ns);
@@ -54,12 +54,12 @@ impl Rtt {
             self.variation_ns = (3 * self.variation_ns + difference) / 4;
             self.smoothed_ns = ((7 * self.smoothed_ns + rtt_ns) / 8).max(1);
         }
-        self.compute();
+        self.update_rto();
     }
 
-    /// The minimum bounds the variation's term, as in Linux: a steady long path gets slack as well, and a peer may delay its
-    /// acknowledgements on any path.
-    fn compute(&mut self) {
+    /// Computes the timeout. As in Linux, the minimum bounds the variation's term: a steady long path gets slack as
+    /// well, because a peer may delay its acknowledgements on any path.
+    fn update_rto(&mut self) {
         let slack_ns = (4 * self.variation_ns).max(self.rto_ns_min);
         self.rto_ns = (self.smoothed_ns + slack_ns).clamp(1, self.rto_ns_max);
     }
@@ -104,7 +104,7 @@ impl Rtt {
             self.smoothed_ns = smoothed_ns.min(SAMPLE_NS_MAX);
             self.variation_ns = variation_ns.min(SAMPLE_NS_MAX);
             self.smallest_ns = smallest_ns.clamp(1, self.smoothed_ns);
-            self.compute();
+            self.update_rto();
         }
     }
 }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_sample_is_the_estimate() {
+    fn the_first_sample_sets_the_estimate() {
         let mut rtt = rtt();
         rtt.sample(300 * MS);
         assert_eq!((rtt.smoothed_ns, rtt.variation_ns), (300 * MS, 150 * MS), "RFC 6298 §2.2");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn later_samples_are_weighed() {
+    fn later_samples_are_averaged() {
         let mut rtt = rtt();
         rtt.sample(300 * MS);
         rtt.sample(380 * MS);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_path_keeps_the_slack() {
+    fn on_a_steady_path_the_timeout_keeps_its_minimum_slack() {
         let mut rtt = rtt();
         (0..100).for_each(|_| rtt.sample(500 * MS));
         assert_eq!(rtt.rto_ns(0), 700 * MS);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timeout_doubles_up_to_the_longest() {
+    fn the_timeout_doubles_up_to_its_maximum() {
         let mut rtt = rtt();
         rtt.sample(100 * MS);
         assert_eq!([1, 2, 3].map(|backoffs| rtt.rto_ns(backoffs) / MS), [600, 1200, 2400]);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_bounded() {
+    fn extreme_samples_are_bounded() {
         let mut rtt = rtt();
         for _ in 0..10 {
             rtt.sample(u64::MAX);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_lost_syn_three_seconds_until_something_is_measured() {
+    fn after_a_lost_syn_the_timeout_is_three_seconds_until_a_sample() {
         let mut rtt = rtt();
         rtt.syn_timed_out();
         assert_eq!(rtt.rto_ns(0), 3000 * MS);

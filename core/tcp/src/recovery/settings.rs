@@ -48,7 +48,7 @@ impl Default for Settings {
     }
 }
 
-/// Bound of windows with any settings: what window scaling can express (RFC 7323 §2.3).
+/// Bound of windows with any settings: the largest that window scaling can express (RFC 7323 §2.3).
 const WINDOW_BYTES_LIMIT: u64 = 1 << 30;
 
 /// The settings that each connection keeps.

@@ -19,7 +19,7 @@ use super::{Counters, Phase, Recovery, Settings, THRESHOLD_MIN};
 use crate::seq::Seq;
 use crate::timer::{Timer, Timers};
 
-/// Their sequence numbers are extended here, and count from the SYN in [`spillway_wire::state`].
+/// Sequence numbers in these types are extended ones; in [`spillway_wire::state`] they count from the SYN.
 pub use spillway_wire::state::{
     Controller as ControllerState, Epoch as EpochState, Segment as SegmentState, Undo as UndoState,
 };
@@ -54,15 +54,15 @@ pub struct RecoveryState {
     pub rttvar_ns: u64,
     /// The shortest round trip in nanoseconds.
     pub rtt_min_ns: u64,
-    /// By how many powers of two the timeout is backed off.
+    /// Number of times the timeout was doubled.
     pub backoffs: u32,
-    /// Timeouts since something was last acknowledged.
+    /// Timeouts since bytes were last acknowledged.
     pub timeouts: u32,
     /// The state of recovery.
     pub phase: Phase,
-    /// Where the recovery ends, or the last one ended.
+    /// SND.UNA at which the recovery ends, or the last one ended.
     pub recovery_point: Seq,
-    /// Bytes in flight when the recovery began, delivered since, and sent since (RFC 9937).
+    /// Bytes in flight when the recovery began, bytes delivered since then, and bytes sent since then (RFC 9937).
     pub reduction: [u64; 3],
     /// End of the highest retransmission of the recovery.
     pub high_rxt: Seq,
@@ -70,13 +70,13 @@ pub struct RecoveryState {
     pub is_rescued: bool,
     /// Without SACK: bytes that have left the network according to duplicate acknowledgements, and the number of these.
     pub duplicated: (u64, u32),
-    /// How many later segments must arrive before a missing one counts as lost.
+    /// Number of later segments that must arrive before a missing one counts as lost.
     pub threshold: u32,
     /// End of the last bytes that were sent while the congestion window was the limit.
     pub limited_to: Seq,
-    /// Time since anything was sent, in nanoseconds.
+    /// Time since bytes were last sent, in nanoseconds.
     pub sent_age_ns: u64,
-    /// Time since anything was acknowledged, in nanoseconds.
+    /// Time since bytes were last acknowledged, in nanoseconds.
     pub progress_age_ns: u64,
     /// Time since the transmission of the segment that was sent last among those that have arrived, in nanoseconds.
     pub latest_age_ns: u64,
@@ -132,7 +132,7 @@ impl Recovery {
             timeouts: self.timeouts,
             phase: self.phase,
             recovery_point: self.recovery_point,
-            reduction: [self.reduction.flight, self.reduction.delivered, self.reduction.out],
+            reduction: [self.reduction.flight, self.reduction.delivered, self.reduction.sent],
             high_rxt: self.reduction.high_rxt,
             is_rescued: self.reduction.is_rescued,
             duplicated: (self.duplicated, self.duplicates),
@@ -149,8 +149,8 @@ impl Recovery {
         }
     }
 
-    /// Imports the state of another host; `None` if it contradicts itself or exceeds a bound. Windows are limited to this
-    /// host's settings; the algorithm begins anew if this host uses the other one. Sets the state's timers in `timers`.
+    /// Imports the state of another host; `None` if it is contradictory or exceeds a bound. This host's settings limit
+    /// windows; congestion control begins anew if they select another algorithm. Sets the state's timers in `timers`.
     pub fn import(
         now: Time,
         settings: &Settings,
@@ -169,7 +169,8 @@ impl Recovery {
         if !is_possible {
             return None;
         }
-        let segments: VecDeque<Segment> = state.segments.iter().map(|one| import_segment(now, one)).collect();
+        let segments: VecDeque<Segment> =
+            state.segments.iter().map(|segment| import_segment(now, segment)).collect();
         let mut scoreboard = Scoreboard::from_segments(state.una, segments)?;
         if state.phase == Phase::Loss {
             scoreboard.timed_out_to(state.recovery_point);
@@ -196,9 +197,9 @@ impl Recovery {
                 first_at: undo.first_age_ns.map(then),
             })
         });
-        let [flight, delivered, out] = state.reduction.map(|bytes| bytes.min(1 << 62));
+        let [flight, delivered, sent] = state.reduction.map(|bytes| bytes.min(1 << 62));
         recovery.reduction =
-            Reduction { flight, delivered, out, high_rxt: state.high_rxt, is_rescued: state.is_rescued };
+            Reduction { flight, delivered, sent, high_rxt: state.high_rxt, is_rescued: state.is_rescued };
         recovery.is_handshake = state.is_handshake;
         recovery.peer_window = state.peer_window;
         (recovery.backoffs, recovery.timeouts) = (state.backoffs.min(32), state.timeouts);
@@ -229,13 +230,13 @@ impl Recovery {
     }
 }
 
-/// A segment sent before this clock began counts as sent twice: its round trip cannot be measured, and would look too short.
+/// A segment sent before this host's clock began counts as sent twice: otherwise its round trip would be too short.
 fn import_segment(now: Time, state: &SegmentState) -> Segment {
-    let is_before = state.age_ns > now.0;
+    let is_before_clock = state.age_ns > now.0;
     Segment {
         end: state.end,
         sent_at: Time(now.0.saturating_sub(state.age_ns)),
-        transmissions: if is_before { state.transmissions.max(2) } else { state.transmissions },
+        transmissions: if is_before_clock { state.transmissions.max(2) } else { state.transmissions },
         sacked: state.sacked,
         was_sacked: state.was_sacked,
         lost: state.lost,

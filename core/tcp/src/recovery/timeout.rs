@@ -10,17 +10,17 @@ use super::{Phase, Recovery};
 use crate::seq::Seq;
 use crate::timer::{Timer, Timers};
 
-/// Further backoffs would not change the timeout.
+/// Bound of backoffs; more would not change the timeout, which has reached its maximum.
 const BACKOFFS_MAX: u32 = 32;
 
 impl Recovery {
-    /// Which of recovery's expired timers to handle now. One at a time: the segments that it causes are sent before the next
-    /// one judges what is in flight.
+    /// Returns the expired timer to handle now. One at a time: the segments that it causes are sent before the next
+    /// timer is handled.
     #[must_use]
     pub fn first_expired(now: Time, timers: &Timers) -> Option<Timer> {
-        // An undone reduction may have moved the timeout before the probe.
-        let is_probe_late = timers.is_before(Timer::Retransmission, Timer::Probe);
-        let next = if is_probe_late { Timer::Retransmission } else { Timer::Probe };
+        // Undoing a reduction may have set the timeout to a time before the probe.
+        let is_timeout_first = timers.is_before(Timer::Retransmission, Timer::Probe);
+        let next = if is_timeout_first { Timer::Retransmission } else { Timer::Probe };
         [Timer::Reordering, next, Timer::Retransmission]
             .into_iter()
             .find(|timer| timers.is_expired(*timer, now))
@@ -34,8 +34,8 @@ impl Recovery {
         (self.probe_wanted, self.is_quiet) = (Some(self.nxt()), false);
     }
 
-    /// [`Timer::Retransmission`] has expired: everything must be retransmitted. Whether to give up instead is the caller's
-    /// decision: see [`Recovery::timeouts`] and [`Recovery::first_unacked_since`].
+    /// [`Timer::Retransmission`] has expired: marks all segments lost. The caller decides whether to give the peer up
+    /// instead: see [`Recovery::timeouts`] and [`Recovery::first_unacked_since`].
     pub fn on_timeout(&mut self, now: Time, timers: &mut Timers) {
         debug_assert!(self.in_flight() > 0, "the timer stops when all is acknowledged");
         self.retransmit_all();
@@ -59,7 +59,7 @@ impl Recovery {
                 self.congestion.window.cwnd = u64::from(self.mss); // no data was lost (RFC 5681 §3.1)
             } else {
                 if self.phase == Phase::Recovery {
-                    // In recovery the window follows what is in the network; the threshold is the window that it aims at.
+                    // In recovery the window follows the bytes in the network, and aims at the threshold.
                     self.congestion.window.cwnd = self.ssthresh().min(self.limits.window_max(self.mss));
                 }
                 self.congestion.on_timeout(self.in_flight().min(self.cwnd()));
@@ -76,7 +76,7 @@ impl Recovery {
         self.counters.timeouts = self.counters.timeouts.saturating_add(1);
     }
 
-    /// Whether a tail loss probe must be sent: a new segment, whatever the window's room, or the last one again.
+    /// Whether a tail loss probe must be sent: a new segment regardless of the window, or else the last one again.
     pub fn wants_probe(&self) -> bool {
         self.probe_wanted.is_some()
     }
@@ -86,7 +86,7 @@ impl Recovery {
         self.scoreboard.last(self.mss)
     }
 
-    /// The probe was sent, after [`Recovery::on_sent`] or [`Recovery::on_retransmitted`]; or there was none to send.
+    /// Records the probe, after [`Recovery::on_sent`] or [`Recovery::on_retransmitted`]. No effect if no probe was due.
     pub fn on_probe(&mut self, now: Time, timers: &mut Timers) {
         let Some(nxt) = self.probe_wanted.take() else { return };
         self.probe = Some(Probe { end: self.nxt(), is_repeated: self.nxt() == nxt });
@@ -95,7 +95,7 @@ impl Recovery {
         self.counters.probes = self.counters.probes.saturating_add(1);
     }
 
-    /// Sets the probe timer, at the latest to the time of the timeout (RFC 8985 §7.2).
+    /// Sets the probe timer, to the time of the timeout at the latest (RFC 8985 §7.2).
     #[inline]
     pub(super) fn arm_probe(&self, now: Time, timers: &mut Timers) {
         let is_due = self.limits.tail_loss_probe && self.has_sack && (self.is_quiet || self.may_probe());
@@ -108,8 +108,8 @@ impl Recovery {
     }
 
     fn may_probe(&self) -> bool {
-        // Unlike RFC 8985 in recovery, too: Linux compresses SACKs and answers a retransmission with a single
-        // acknowledgement; if that is lost, nothing arrives until the timeout.
+        // In recovery, too, unlike RFC 8985: Linux compresses SACKs and answers a retransmission with a single
+        // acknowledgement; if that one is lost, nothing arrives until the timeout.
         let may_be_silent = match self.phase {
             Phase::Open => self.scoreboard.sacked() == 0,
             Phase::Recovery => true,

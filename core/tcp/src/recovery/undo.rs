@@ -1,4 +1,4 @@
-//! Undoes the reaction to a spurious loss: segments, or their acknowledgements, were only late.
+//! Undoes the reaction to a spurious loss, when segments or their acknowledgements were only late.
 
 use core::time::Duration;
 
@@ -21,21 +21,22 @@ pub(super) struct Undo {
     pub to: Seq,
     /// Retransmissions that the peer has not reported as needless.
     pub open: u32,
-    /// When the first retransmission was sent.
+    /// Send time of the first retransmission.
     pub first_at: Option<Time>,
 }
 
 impl Undo {
-    /// Counts retransmissions in flight of an earlier recovery: acknowledgements as old as those do not show a spurious one.
+    /// Retransmissions of an earlier recovery that are in flight count as this recovery's: otherwise their
+    /// acknowledgements would look like those of first transmissions.
     pub(super) fn new(congestion: Congestion, scoreboard: &Scoreboard) -> Undo {
-        let again = scoreboard.segments.iter().filter(|segment| segment.retransmitted);
-        let (open, first_at) = again.fold((0_u32, None), |(open, first_at), segment| {
+        let retransmitted = scoreboard.segments.iter().filter(|segment| segment.retransmitted);
+        let (open, first_at) = retransmitted.fold((0_u32, None), |(open, first_at), segment| {
             (open + 1, first_at.into_iter().chain([segment.sent_at]).min())
         });
         Undo { congestion, from: scoreboard.una(), to: scoreboard.nxt(), open, first_at }
     }
 
-    pub(super) fn retransmitted(&mut self, now: Time) {
+    pub(super) fn on_retransmitted(&mut self, now: Time) {
         self.open = self.open.saturating_add(1);
         self.first_at.get_or_insert(now);
     }
@@ -45,8 +46,8 @@ impl Recovery {
     /// Whether the present recovery, or the last one, was spurious:
     /// - the echoed timestamp is older than the first retransmission (Eifel, RFC 3522);
     /// - each retransmission was received twice (RFC 2883, RFC 3708);
-    /// - after a timeout, a segment arrived that was sent before it and not retransmitted (F-RTO with SACK, RFC 5682 §3.1;
-    ///   one such acknowledgement is enough, as in Linux).
+    /// - after a timeout, a segment arrived that was sent once, before the timeout (F-RTO with SACK, RFC 5682 §3.1; one
+    ///   such acknowledgement is enough, as in Linux).
     pub(super) fn is_spurious(
         &mut self,
         now: Time,
@@ -68,10 +69,10 @@ impl Recovery {
         if self.phase == Phase::Loss && self.has_sack && delivered.original {
             return true;
         }
-        let is_ours = |(from, to): &(Seq, Seq)| from < to && undo.from < *to && *to <= undo.to;
+        let is_of_recovery = |(from, to): &(Seq, Seq)| from < to && undo.from < *to && *to <= undo.to;
         if !is_probe_over
             && undo.open > 0
-            && let Some((from, to)) = ack.dsack.filter(is_ours)
+            && let Some((from, to)) = ack.dsack.filter(is_of_recovery)
         {
             // One D-SACK may report several adjacent segments: counted by their size, as in Linux.
             let segments = (to - from.max(undo.from)).div_ceil(u64::from(self.mss));
@@ -83,10 +84,7 @@ impl Recovery {
 
     pub(super) fn undo(&mut self) {
         let Some(undo) = self.undo.take() else {
-            debug_assert!(
-                false,
-                "only where there is something to take back is a recovery found to be spurious"
-            );
+            debug_assert!(false, "a spurious recovery should have a state to restore");
             return;
         };
         let present = self.congestion.window;

@@ -1,7 +1,6 @@
-//! Connections that peers open (RFC 9293 §3.10.7.2), and SYN cookies when there are too many (RFC 4987 §3.6).
+//! Connections that peers open (RFC 9293 §3.10.7.2), and SYN cookies for too many of them (RFC 4987 §3.6).
 
 use alloc::boxed::Box;
-use core::net::SocketAddrV4;
 
 use spillway_transport::Conn;
 use spillway_wire::packet::ethernet::Mac;
@@ -13,67 +12,69 @@ use crate::connection::{Connection, Opening};
 use crate::cookies;
 use crate::dropped::Dropped;
 use crate::flow::Flow;
-use crate::narrow::{in_field, low_half};
+use crate::narrow::low_half;
+use crate::settings::Listener;
 
-/// Distance of an initial sequence number from the last one that an earlier connection of the same flow used.
-const APART: u32 = 1 << 16;
+/// Minimum distance of an initial sequence number from the last number that an earlier connection of the flow used.
+const INITIAL_DISTANCE_MIN: u32 = 1 << 16;
 
 /// The result of a segment at a listener.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Taken {
+pub(super) enum ListenResult {
     /// The segment is answered by a reset.
     Refused(Dropped),
     /// The segment is ignored.
     Dropped(Dropped),
-    /// Nothing more is to be done with the segment.
-    Done,
+    /// The segment was handled.
+    Handled,
     /// The segment has created this connection, which must handle it.
     Continues(Conn),
 }
 
 impl Stack {
-    /// The open listener at an address.
-    pub(super) fn listener(&self, address: SocketAddrV4) -> Option<usize> {
-        let at = self.settings.listeners.iter().position(|listener| listener.address == address);
-        at.filter(|at| self.listening[*at])
-    }
-
-    /// Handles a segment of no connection. `last`: our last sequence number in a closed connection of the same flow.
+    /// Handles a segment without a connection. `last`: our last sequence number in a closed connection of the flow.
     pub(super) fn handle_at_listener(
         &mut self,
         flow: Flow,
         mac: Mac,
         header: &tcp::Header,
         last: Option<u32>,
-    ) -> Taken {
-        let Some(listener) = self.listener(flow.local) else { return Taken::Refused(Dropped::NoListener) };
+    ) -> ListenResult {
+        let Some(listener) = self.listeners.open_at(flow.local) else {
+            return ListenResult::Refused(Dropped::NoListener);
+        };
         let has = |flag| header.flags.contains(flag);
         if has(Flags::RST) {
-            return Taken::Dropped(Dropped::StrayReset);
+            return ListenResult::Dropped(Dropped::StrayReset);
         }
         if has(Flags::ACK) {
             return if has(Flags::SYN) {
-                Taken::Refused(Dropped::NoConnection)
+                ListenResult::Refused(Dropped::NoConnection)
             } else {
                 self.accept_cookie(listener, flow, mac, header)
             };
         }
         if !has(Flags::SYN) {
-            return Taken::Dropped(Dropped::NotASyn);
+            return ListenResult::Dropped(Dropped::NotASyn);
         }
         if self.half_open >= self.settings.half_open_max {
-            return self.send_cookie(flow, mac, header);
+            // A cookie's sequence number may be one that the earlier connection used (RFC 6191): the peer tries again.
+            return match last {
+                Some(_) => ListenResult::Dropped(Dropped::SynQueueFull),
+                None => self.send_cookie(flow, mac, header),
+            };
         }
-        // If the table is full the peer retransmits its SYN, and there may be room then.
-        let Some(conn) = self.table.next() else { return Taken::Dropped(Dropped::TableFull) };
-        self.begin(conn, listener, flow, mac, header, last);
-        Taken::Done
+        // If the table is full the SYN is dropped: when the peer retransmits it, there may be room.
+        let Some(conn) = self.table.next() else { return ListenResult::Dropped(Dropped::TableFull) };
+        self.time_waits.forget(&flow);
+        self.open(conn, listener, flow, mac, header, last);
+        ListenResult::Handled
     }
 
-    fn begin(
+    fn open(
         &mut self,
         conn: Conn,
-        listener: usize,
+        listener: (u16, Listener),
         flow: Flow,
         mac: Mac,
         syn: &tcp::Header,
@@ -81,10 +82,10 @@ impl Stack {
     ) {
         let mut initial = self.isn.initial(self.now, flow.local.into(), flow.peer.into());
         if let Some(last) =
-            last.filter(|last| initial.wrapping_sub(*last).cast_signed() < APART.cast_signed())
+            last.filter(|last| initial.wrapping_sub(*last).cast_signed() < INITIAL_DISTANCE_MIN.cast_signed())
         {
             // The earlier connection sent faster than the clock ticks (RFC 9293 §3.6.1, MAY-2, 1).
-            initial = last.wrapping_add(APART);
+            initial = last.wrapping_add(INITIAL_DISTANCE_MIN);
         }
         let opening = self.opening(conn, listener, flow, mac, initial);
         self.half_open += 1;
@@ -92,12 +93,19 @@ impl Stack {
         self.with(conn, |_, _| {});
     }
 
-    fn opening(&self, conn: Conn, listener: usize, flow: Flow, mac: Mac, initial: u32) -> Opening {
+    fn opening(
+        &self,
+        conn: Conn,
+        (index, listener): (u16, Listener),
+        flow: Flow,
+        mac: Mac,
+        initial: u32,
+    ) -> Opening {
         Opening {
             conn,
             flow,
-            listener: Some(in_field(listener as u64)), // settings allow no more listeners
-            is_gated: self.settings.listeners[listener].is_gated,
+            listener: Some(index),
+            is_gated: listener.is_gated,
             mac: Some(mac),
             initial,
             timestamp_offset: self.timestamp_offset(flow),
@@ -105,21 +113,21 @@ impl Stack {
     }
 
     /// Answers a SYN by a cookie, without storing a connection.
-    fn send_cookie(&mut self, flow: Flow, mac: Mac, syn: &tcp::Header) -> Taken {
-        self.used_cookies.turn(self.cookies.counter(self.now));
-        if !self.used_cookies.may_take() {
-            return Taken::Dropped(Dropped::SynQueueFull); // the peer retransmits its SYN
+    fn send_cookie(&mut self, flow: Flow, mac: Mac, syn: &tcp::Header) -> ListenResult {
+        self.used_cookies.advance_to(self.cookies.counter(self.now));
+        if !self.used_cookies.has_room() {
+            return ListenResult::Dropped(Dropped::SynQueueFull); // the peer retransmits its SYN
         }
-        let ends = cookie_flow(flow, syn.seq);
+        let binding = cookie_binding(flow, syn.seq);
         let options = &syn.options;
-        let offered = cookies::Cookie {
+        let offered = cookies::SynOptions {
             mss: options.mss.unwrap_or(crate::connection::MSS_DEFAULT),
             window_scale: options.window_scale,
             sack: options.sack_permitted,
         };
         let clock = options.timestamps.map(|_| self.timestamp(flow));
-        let answer = self.cookies.answer(self.now, ends, offered, clock);
-        let stamps = answer.timestamp.zip(options.timestamps);
+        let answer = self.cookies.answer(self.now, binding, offered, clock);
+        let timestamps = answer.timestamp.zip(options.timestamps);
         // Without timestamps a cookie cannot keep the other options.
         let header = tcp::Header {
             source: flow.local.port(),
@@ -131,42 +139,48 @@ impl Stack {
             urgent: 0,
             options: Options {
                 mss: Some(self.settings.mss()),
-                window_scale: stamps.and(options.window_scale).map(|_| self.settings.window_scale()),
-                sack_permitted: stamps.is_some() && options.sack_permitted,
-                timestamps: stamps.map(|(value, told)| Timestamps { value, echo: told.value }),
+                window_scale: timestamps.and(options.window_scale).map(|_| self.settings.window_scale()),
+                sack_permitted: timestamps.is_some() && options.sack_permitted,
+                timestamps: timestamps.map(|(value, theirs)| Timestamps { value, echo: theirs.value }),
                 sack: SackBlocks::default(),
             },
         };
         self.counters.cookies_sent += 1;
         self.cookies_until = self.now + cookies::VALID;
         self.replies.push(Reply::Segment { flow, mac: Some(mac), header }, &mut self.counters);
-        Taken::Done
+        ListenResult::Handled
     }
 
-    /// Handles an ACK that may return a cookie. Accepts cookies only while some of this stack's own may be outstanding: it
-    /// cannot know whether a cookie of another stack, or of its own before a restart, was used.
-    fn accept_cookie(&mut self, listener: usize, flow: Flow, mac: Mac, header: &tcp::Header) -> Taken {
+    /// Handles an ACK that may return a cookie. Accepts cookies only while this stack's own may be outstanding: it has
+    /// no record of used cookies of another stack, or from before a restart.
+    fn accept_cookie(
+        &mut self,
+        listener: (u16, Listener),
+        flow: Flow,
+        mac: Mac,
+        header: &tcp::Header,
+    ) -> ListenResult {
         if self.now >= self.cookies_until {
-            return Taken::Refused(Dropped::NoConnection);
+            return ListenResult::Refused(Dropped::NoConnection);
         }
         let initial = header.ack.wrapping_sub(1);
         let peer_initial = header.seq.wrapping_sub(1);
-        let echo = header.options.timestamps.map(|told| told.echo);
-        let ends = cookie_flow(flow, peer_initial);
-        let Some(cookie) = self.cookies.check(self.now, ends, initial, echo) else {
-            // The peer's first ACK may have been lost, and this be a later segment, which does not verify. A reset would end
-            // a connection that the peer takes for established; a retransmission of the first segment may verify.
-            return Taken::Dropped(Dropped::CookieInvalid);
+        let echo = header.options.timestamps.map(|theirs| theirs.echo);
+        let binding = cookie_binding(flow, peer_initial);
+        let Some(cookie) = self.cookies.check(self.now, binding, initial, echo) else {
+            // This may be a later segment of a peer whose first ACK was lost: it does not verify, but a retransmission
+            // of the first segment will. A reset would end the connection, which is established for the peer.
+            return ListenResult::Dropped(Dropped::CookieInvalid);
         };
-        self.used_cookies.turn(self.cookies.counter(self.now));
-        if self.used_cookies.contains(ends, initial) {
-            // The connection that this cookie began is over, and the segment is late.
-            return Taken::Refused(Dropped::CookieUsed);
+        self.used_cookies.advance_to(self.cookies.counter(self.now));
+        if self.used_cookies.contains(binding, initial) {
+            // The segment is late: the connection of this cookie is over.
+            return ListenResult::Refused(Dropped::CookieUsed);
         }
-        if !self.used_cookies.may_take() {
-            return Taken::Dropped(Dropped::CookiesFull);
+        if !self.used_cookies.has_room() {
+            return ListenResult::Dropped(Dropped::CookiesFull);
         }
-        let Some(conn) = self.table.next() else { return Taken::Dropped(Dropped::TableFull) };
+        let Some(conn) = self.table.next() else { return ListenResult::Dropped(Dropped::TableFull) };
         let syn = tcp::Header {
             seq: peer_initial,
             ack: 0,
@@ -180,13 +194,13 @@ impl Stack {
             ..*header
         };
         self.counters.cookies_accepted += 1;
-        self.used_cookies.add(ends, initial);
+        self.used_cookies.add(binding, initial);
         let opening = self.opening(conn, listener, flow, mac, initial);
         let mut connection = Connection::accept(self.now, &self.settings, opening, &syn);
-        connection.answered_by_cookie(self.now);
+        connection.count_cookie_as_syn(self.now);
         self.table.add(Box::new(connection));
-        self.half_open += 1; // until it has handled the segment itself
-        Taken::Continues(conn)
+        self.half_open += 1; // until the connection has handled the segment
+        ListenResult::Continues(conn)
     }
 
     fn timestamp(&self, flow: Flow) -> u32 {
@@ -195,6 +209,6 @@ impl Stack {
     }
 }
 
-pub(super) fn cookie_flow(flow: Flow, peer_initial: u32) -> cookies::Flow {
-    cookies::Flow { local: flow.local.into(), peer: flow.peer.into(), peer_initial }
+pub(super) fn cookie_binding(flow: Flow, peer_initial: u32) -> cookies::Binding {
+    cookies::Binding { local: flow.local.into(), peer: flow.peer.into(), peer_initial }
 }

@@ -2,14 +2,15 @@
 //!
 //! - `table`: connections by slot and by flow; `time_wait`: closed connections
 //! - `input`: from a frame to a connection; `icmp`: errors from routers, `ping`
-//! - `listen`: connections that peers open; `used_cookies`: cookies that were accepted
+//! - `listeners`: where peers may connect; `listen`: connections that they open; `used_cookies`: cookies that were accepted
 //! - `moving`: connections that are exported and imported
-//! - `output`: from a connection to a frame; `replies`: answers that belong to no connection
+//! - `output`: from a connection to a frame; `replies`: replies outside of connections
 //! - `verbs`: [`Transport`](spillway_transport::Transport)
 
 mod icmp;
 mod input;
 mod listen;
+mod listeners;
 mod moving;
 mod output;
 mod replies;
@@ -20,6 +21,7 @@ mod verbs;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::net::Ipv4Addr;
 
 use spillway_transport::{Conn, LostReason, Time};
 use spillway_wire::packet::ethernet::Mac;
@@ -33,23 +35,24 @@ use crate::event::{Events, StackEvent};
 use crate::flow::Flow;
 use crate::isn::Isn;
 use crate::narrow::in_packet;
-use crate::neighbour::Neighbours;
-use crate::settings::{Settings, SettingsError};
+use crate::neighbour::{NEIGHBOURS_MAX, NEXT_HOPS_MAX, Neighbours};
+use crate::settings::{Listener, Resolver, Settings, SettingsError};
 use crate::timers::Wheel;
+use listeners::Listeners;
 use replies::{Replies, Reply};
 use table::Table;
 use time_wait::{TimeWait, TimeWaits};
 use used_cookies::UsedCookies;
 
-/// The TCP of one core. One driver calls its methods in turns:
+/// The TCP stack of one core. A driver calls its methods in turns:
 ///
 /// 1. [`handle_frame`](Self::handle_frame) for each waiting frame; its [`Delivery`](crate::Delivery) goes to the
 ///    application, then all of [`poll_event`](Self::poll_event);
 /// 2. [`handle_timeout`](Self::handle_timeout) when [`poll_timeout`](Self::poll_timeout) has come, and events again;
 /// 3. [`poll_transmit`](Self::poll_transmit) until it returns `None`.
 ///
-/// Between them the application uses [`Transport`](spillway_transport::Transport). [`drive`](crate::drive) does this for
-/// an [`Application`](spillway_transport::Application).
+/// Between these calls the application uses [`Transport`](spillway_transport::Transport). [`drive`](crate::drive) makes
+/// the calls for an [`Application`](spillway_transport::Application).
 #[derive(Debug)]
 pub struct Stack {
     settings: Settings,
@@ -67,16 +70,16 @@ pub struct Stack {
     wheel: Wheel,
     replies: Replies,
     neighbours: Neighbours,
-    listening: Vec<bool>,
+    listeners: Listeners,
     half_open: u32,
     /// Bytes of all connections that are out of order or not granted yet.
-    late_bytes: usize,
+    waiting_bytes: usize,
     /// Bytes of memory of all send queues.
     held_bytes: usize,
     time_waits: TimeWaits,
     isn: Isn,
     cookies: Cookies,
-    /// Until then a peer may return a cookie of this stack.
+    /// Time until which a peer may return a cookie of this stack.
     cookies_until: Time,
     used_cookies: UsedCookies,
     next_port: u16,
@@ -102,10 +105,13 @@ impl Stack {
             unresolved: Vec::new(),
             wheel: Wheel::new(now),
             replies: Replies::default(),
-            neighbours: Neighbours::new(),
-            listening: alloc::vec![false; settings.listeners.len()],
+            neighbours: Neighbours::new(match settings.resolver {
+                Resolver::Arp => NEIGHBOURS_MAX,
+                Resolver::Driver => NEXT_HOPS_MAX,
+            }),
+            listeners: Listeners::new(&settings, settings.key),
             half_open: 0,
-            late_bytes: 0,
+            waiting_bytes: 0,
             held_bytes: 0,
             time_waits: TimeWaits::new(settings.time_wait_max, settings.key),
             isn: Isn::new(settings.key, settings.clock_at_zero),
@@ -121,6 +127,42 @@ impl Stack {
     /// The settings that the stack was created with.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Whether a local address is the stack's own, rather than that of a connection that has moved here.
+    #[inline]
+    fn is_local(&self, ip: Ipv4Addr) -> bool {
+        self.listeners.has_address(ip)
+    }
+
+    /// Replaces the listener of an index by another one, which is closed, or by none. Its connections stay.
+    ///
+    /// # Errors
+    /// The listener's address is not one of a host, or it has no port.
+    pub fn set_listener(&mut self, index: u16, listener: Option<Listener>) -> Result<(), SettingsError> {
+        if let Some(listener) = &listener {
+            listener.check()?;
+        }
+        self.listeners.set(index, listener);
+        Ok(())
+    }
+
+    /// A peer whose next hop the driver must find, with [`Resolver::Driver`]. Call it at the end of each turn until it
+    /// returns `None`; [`set_next_hop`](Self::set_next_hop) has the answer. A peer in use is returned again every 30 s, so
+    /// that the kernel confirms its neighbour.
+    #[must_use]
+    pub fn poll_next_hop_request(&mut self) -> Option<Ipv4Addr> {
+        match self.settings.resolver {
+            Resolver::Arp => None,
+            Resolver::Driver => self.neighbours.poll_request(self.now),
+        }
+    }
+
+    /// The Ethernet address of the next hop to a peer, or `None` if there is no route or the next hop does not answer.
+    pub fn set_next_hop(&mut self, now: Time, peer: Ipv4Addr, mac: Option<Mac>) {
+        self.now = self.now.max(now);
+        self.neighbours.set(self.now, peer, mac);
+        self.touch_unresolved();
     }
 
     /// Totals since the stack was created.
@@ -142,7 +184,7 @@ impl Stack {
 
     /// Counts the current frame or segment as dropped.
     #[cold]
-    fn drop_it(&mut self, reason: Dropped) {
+    fn count_drop(&mut self, reason: Dropped) {
         self.drops.add(self.now, reason, &mut self.counters);
     }
 
@@ -151,18 +193,18 @@ impl Stack {
         self.table.len()
     }
 
-    /// Whether [`poll_event`](Self::poll_event) has something.
+    /// Whether [`poll_event`](Self::poll_event) may return an event.
     pub(crate) fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// The next event, if there is one. Call it until it returns `None`, after each frame and each timeout.
+    /// The next event. Call it until it returns `None`, after each frame and each timeout.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<(Conn, StackEvent)> {
         loop {
             let (conn, event) = self.events.pop()?;
             if self.table.get(conn).is_none() {
-                continue; // aborted since
+                continue; // the connection was aborted after the event
             }
             if matches!(event, StackEvent::Lost(_)) {
                 self.free(conn);
@@ -182,7 +224,7 @@ impl Stack {
         others.into_iter().flatten().min()
     }
 
-    /// Whether [`handle_timeout`](Self::handle_timeout) may have something to do; occasionally it has not.
+    /// Whether [`handle_timeout`](Self::handle_timeout) is due; occasionally `true` although it is not.
     #[inline]
     pub(crate) fn is_timeout_due(&self, now: Time) -> bool {
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
@@ -203,7 +245,7 @@ impl Stack {
         }
     }
 
-    /// Lets all connections that wait for an Ethernet address look it up again.
+    /// Touches all connections that wait for an Ethernet address, so that they look it up again.
     fn touch_unresolved(&mut self) {
         for conn in self.unresolved.drain(..) {
             if let Some(connection) = self.table.get_mut(conn) {
@@ -224,12 +266,12 @@ impl Stack {
             spent: &mut self.spent,
             counters: &mut self.counters,
             drops: &mut self.drops,
-            late_room: self.settings.reassembly_total_max.saturating_sub(self.late_bytes),
+            waiting_bytes_free: self.settings.reassembly_total_max.saturating_sub(self.waiting_bytes),
         };
         let was_half_open = connection.is_half_open();
         let result = act(connection, &mut cx);
         self.half_open -= u32::from(was_half_open && !connection.is_half_open());
-        connection.count_late(&mut self.late_bytes);
+        connection.count_waiting(&mut self.waiting_bytes);
         connection.count_held(&mut self.held_bytes);
         if connection.is_lost() {
             self.end(conn);
@@ -239,22 +281,23 @@ impl Stack {
         Some(result)
     }
 
-    /// Takes a connection that is over out of the flow table. Its slot is freed with its `Lost` event, at once if there is
-    /// none.
+    /// Removes a connection that is over from the flow table. Its slot is freed when its `Lost` event is polled, or at
+    /// once without such an event.
     fn end(&mut self, conn: Conn) {
         let Some(connection) = self.table.get(conn) else {
-            debug_assert!(false, "the caller has just found that this connection of the table is over");
+            debug_assert!(false, "the ended connection should be in the table");
             return;
         };
         let (flow, mac) = (connection.flow, connection.mac.or(connection.mac_in_doubt));
-        let last = connection.last_words(self.now);
-        let (is_known, ended, lost) = (connection.is_known(), connection.ended(), connection.lost_reason());
+        let last = connection.final_segments(self.now);
+        let (is_visible, ended, lost) =
+            (connection.is_visible(), connection.ended(), connection.lost_reason());
         self.wheel.disarm(conn.slot);
         if self.table.forget_flow(flow, conn) {
             if ended == Some(Ended::TimeWait) {
                 let expiry = self.now + self.settings.time_wait;
-                let (acknowledgement, stamps) = (last.acknowledgement, last.stamps);
-                let entry = TimeWait::Closed { acknowledgement, stamps };
+                let (acknowledgement, ts_recent) = (last.acknowledgement, last.ts_recent);
+                let entry = TimeWait::Closed { acknowledgement, ts_recent };
                 self.counters.time_waits_forgotten += u64::from(self.time_waits.add(flow, expiry, entry));
                 if last.is_due {
                     let header = last.acknowledgement;
@@ -263,24 +306,24 @@ impl Stack {
             } else if lost == Some(LostReason::TimedOut) {
                 self.counters.resets_sent += 1;
                 self.replies.push(Reply::Segment { flow, mac, header: last.reset }, &mut self.counters);
-                self.remember_broken(flow);
+                self.remember_aborted(flow);
             }
         }
-        if !is_known {
+        if !is_visible {
             self.free(conn);
         }
     }
 
     fn free(&mut self, conn: Conn) {
         if let Some(connection) = self.table.get_mut(conn) {
-            connection.drop_late(&mut self.late_bytes);
-            connection.drop_held(&mut self.held_bytes);
+            connection.uncount_waiting(&mut self.waiting_bytes);
+            connection.uncount_held(&mut self.held_bytes);
             self.table.free(conn);
         }
     }
 
-    /// Answers a segment of no connection by a reset (RFC 9293 §3.10.7.1).
-    fn refuse(&mut self, flow: Flow, mac: Mac, header: &tcp::Header, bytes: usize) {
+    /// Answers a segment without a connection by a reset (RFC 9293 §3.10.7.1).
+    fn send_reset(&mut self, flow: Flow, mac: Mac, header: &tcp::Header, bytes: usize) {
         if header.flags.contains(Flags::RST) {
             return;
         }
@@ -307,8 +350,8 @@ impl Stack {
     }
 }
 
-/// Call it after any change of a connection. What the connection has to send, and its wake-up time, are computed once, when
-/// the turn ends.
+/// Call it after any change of a connection. Its next segments and its wake-up time are computed once, at the end of
+/// the turn.
 #[inline]
 fn touch(touched: &mut VecDeque<u32>, connection: &mut Connection) {
     if !core::mem::replace(&mut connection.is_touched, true) {

@@ -11,42 +11,42 @@ use super::replies::Reply;
 use crate::connection::{TCP_AT, write_headers, write_network};
 use crate::flow::Flow;
 use crate::neighbour::Neighbours;
-use crate::settings::Settings;
+use crate::settings::{Resolver, Settings};
 
 impl Stack {
-    /// The length of the longest frame in bytes: what [`poll_transmit`](Self::poll_transmit) needs.
+    /// The length of the longest frame in bytes, which [`poll_transmit`](Self::poll_transmit) needs as its buffer.
     pub fn frame_bytes_max(&self) -> usize {
         ethernet::HEADER_BYTES + usize::from(self.settings.mtu)
     }
 
-    /// Writes the next frame into `slot` and returns its length. Call it at the end of each turn until it returns `None`.
-    /// `slot` must hold [`frame_bytes_max`](Self::frame_bytes_max) bytes; a shorter one gets nothing.
+    /// Writes the next frame into `slot` and returns its length. Call it at the end of each turn, up to `None`.
+    /// `slot` must hold [`frame_bytes_max`](Self::frame_bytes_max) bytes; into a shorter one nothing is written.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<usize> {
         self.now = self.now.max(now);
         if slot.len() < self.frame_bytes_max() {
-            debug_assert!(false, "a slot holds a whole frame");
+            debug_assert!(false, "the slot should hold `frame_bytes_max` bytes");
             return None;
         }
         let reply = if self.replies.is_empty() { None } else { self.next_reply(slot) };
-        let length = reply.or_else(|| self.next_segment(slot)).or_else(|| self.next_question(slot))?;
+        let length = reply.or_else(|| self.next_segment(slot)).or_else(|| self.next_arp_request(slot))?;
         self.counters.frames_sent += 1;
         Some(length)
     }
 
-    /// Round robin, one segment per connection, so that none waits for all segments of another.
+    /// Writes one segment of the next connection. Round robin, so that no connection waits for all segments of another.
     fn next_segment(&mut self, slot: &mut [u8]) -> Option<usize> {
         let (now, settings) = (self.now, &self.settings);
         while let Some(index) = self.touched.pop_front() {
             let Some(connection) = self.table.at_mut(index) else { continue };
             let peer = *connection.flow.peer.ip();
             // Resolve a neighbour only if there is something to send.
-            let is_searching = connection.mac.is_none() && connection.wants_transmit(settings);
+            let needs_mac = connection.mac.is_none() && connection.wants_transmit(settings);
             let mac = connection.mac.or_else(|| {
-                if !is_searching {
+                if !needs_mac {
                     return None;
                 }
-                if core::mem::take(&mut connection.asks_again)
+                if core::mem::take(&mut connection.must_doubt_neighbour)
                     && let Some(hop) = settings.next_hop(peer)
                 {
                     self.neighbours.doubt(now, hop);
@@ -67,7 +67,7 @@ impl Stack {
                 }
                 return Some(length);
             }
-            if is_searching && mac.is_none() && !core::mem::replace(&mut connection.is_unresolved, true) {
+            if needs_mac && mac.is_none() && !core::mem::replace(&mut connection.is_unresolved, true) {
                 self.unresolved.push(connection.conn);
             }
             connection.is_touched = false;
@@ -77,8 +77,11 @@ impl Stack {
         None
     }
 
-    fn next_question(&mut self, slot: &mut [u8]) -> Option<usize> {
-        let ip = self.neighbours.poll_question(self.now)?;
+    fn next_arp_request(&mut self, slot: &mut [u8]) -> Option<usize> {
+        if self.settings.resolver == Resolver::Driver {
+            return None; // `poll_next_hop_request` has it
+        }
+        let ip = self.neighbours.poll_request(self.now)?;
         Some(self.write_arp(slot, arp::Operation::Request, Mac::BROADCAST, Mac::ZERO, ip))
     }
 
@@ -95,10 +98,9 @@ impl Stack {
                 Reply::Arp { mac, ip } => {
                     return Some(self.write_arp(slot, arp::Operation::Reply, mac, mac, ip));
                 }
-                Reply::Echo { mac, ip, ident, sequence, payload } => {
+                Reply::Echo { mac, local, ip, ident, sequence, payload } => {
                     let echo = icmp::v4::Message::EchoReply { ident, sequence, payload: &payload };
-                    let (local, peer) =
-                        (SocketAddrV4::new(self.settings.address, 0), SocketAddrV4::new(ip, 0));
+                    let (local, peer) = (SocketAddrV4::new(local, 0), SocketAddrV4::new(ip, 0));
                     let bytes = echo.emit(&mut slot[TCP_AT..]);
                     let flow = Flow { local, peer };
                     return Some(write_network(&self.settings, flow, mac, ipv4::PROTOCOL_ICMP, bytes, slot));
@@ -126,11 +128,11 @@ impl Stack {
         let header = ethernet::Header { target: to, source: self.settings.mac, kind: ethernet::KIND_ARP };
         match slot.first_chunk_mut() {
             Some(head) => header.emit(head),
-            None => debug_assert!(false, "poll_transmit has seen that the slot holds a frame"),
+            None => debug_assert!(false, "the slot should hold a frame: `poll_transmit` checks its length"),
         }
         match slot[ethernet::HEADER_BYTES..].first_chunk_mut() {
             Some(body) => packet.emit(body),
-            None => debug_assert!(false, "poll_transmit has seen that the slot holds a frame"),
+            None => debug_assert!(false, "the slot should hold a frame: `poll_transmit` checks its length"),
         }
         ethernet::HEADER_BYTES + arp::BYTES
     }

@@ -1,4 +1,4 @@
-//! Answers that belong to no connection: resets, acknowledgements in TIME-WAIT, ARP, `ping`.
+//! Replies that are sent outside of connections: resets, acknowledgements in TIME-WAIT, ARP, `ping`.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -10,18 +10,18 @@ use spillway_wire::packet::tcp;
 use crate::counters::Counters;
 use crate::flow::Flow;
 
-/// Maximum number of waiting answers. More arise only from an excess of frames, and no peer depends on a single one.
+/// Maximum number of waiting replies. More arise only from an excess of frames, and peers recover from a lost one.
 const WAITING_MAX: usize = 1024;
 
-/// A frame to be sent.
+/// A reply to be sent.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
     /// A segment without payload.
     Segment { flow: Flow, mac: Option<Mac>, header: tcp::Header },
-    /// The answer to an ARP request.
+    /// The reply to an ARP request.
     Arp { mac: Mac, ip: Ipv4Addr },
-    /// The answer to an ICMP echo request.
-    Echo { mac: Mac, ip: Ipv4Addr, ident: u16, sequence: u16, payload: Vec<u8> },
+    /// The reply to an ICMP echo request.
+    Echo { mac: Mac, local: Ipv4Addr, ip: Ipv4Addr, ident: u16, sequence: u16, payload: Vec<u8> },
 }
 
 #[derive(Debug, Default)]

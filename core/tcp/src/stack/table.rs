@@ -15,7 +15,7 @@ use crate::isn::Key;
 pub(super) struct Table {
     slots: Slots<Box<Connection>>,
     flows: HashMap<Flow, u32, Keyed>,
-    /// Flow of the last segment: segments come in trains (Jain and Routhier 1986).
+    /// Flow of the last segment: consecutive segments often belong to one flow (packet trains, Jain and Routhier 1986).
     last: Option<(Flow, u32)>,
 }
 
@@ -38,7 +38,7 @@ impl Table {
     pub(super) fn add(&mut self, connection: Box<Connection>) {
         let (flow, conn) = (connection.flow, connection.conn);
         let added = self.slots.insert(connection);
-        debug_assert_eq!(added.map(Conn::from), Some(conn), "names are given out in order");
+        debug_assert_eq!(added.map(Conn::from), Some(conn), "the id should be the one that `next` returned");
         self.last = None;
         self.flows.insert(flow, conn.slot);
     }
@@ -53,11 +53,11 @@ impl Table {
 
     /// The connection in this slot, of any generation.
     pub(super) fn at(&self, slot: u32) -> Option<&Connection> {
-        self.slots.at(slot).map(|(_, connection)| connection.as_ref())
+        self.slots.entry_in(slot).map(|(_, connection)| connection.as_ref())
     }
 
     pub(super) fn at_mut(&mut self, slot: u32) -> Option<&mut Connection> {
-        self.slots.at_mut(slot).map(|(_, connection)| connection.as_mut())
+        self.slots.entry_in_mut(slot).map(|(_, connection)| connection.as_mut())
     }
 
     pub(super) fn find(&mut self, flow: &Flow) -> Option<Conn> {
@@ -74,18 +74,18 @@ impl Table {
 
     /// Removes a flow if it belongs to this connection; returns whether it did.
     pub(super) fn forget_flow(&mut self, flow: Flow, conn: Conn) -> bool {
-        let is_its = self.flows.get(&flow) == Some(&conn.slot);
-        if is_its {
+        let is_same = self.flows.get(&flow) == Some(&conn.slot);
+        if is_same {
             self.last = None;
             self.flows.remove(&flow);
         }
-        is_its
+        is_same
     }
 
-    /// Removes a connection, and its slot may be used again.
+    /// Removes a connection; its slot may be used again.
     pub(super) fn free(&mut self, conn: Conn) {
         let Some(connection) = self.slots.remove(conn) else {
-            debug_assert!(false, "the caller has just looked this connection up");
+            debug_assert!(false, "the connection should be in the table");
             return;
         };
         self.forget_flow(connection.flow, conn);

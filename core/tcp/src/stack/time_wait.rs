@@ -1,5 +1,5 @@
-//! Connections in TIME-WAIT, remembered so that a repeated FIN is answered (RFC 9293 §3.6.1); also connections that were
-//! exported, or were imported and then aborted.
+//! Connections in TIME-WAIT, remembered so that a repeated FIN is answered (RFC 9293 §3.6.1); also connections that
+//! were exported, or were imported and then aborted.
 
 use alloc::collections::VecDeque;
 
@@ -20,29 +20,29 @@ pub(super) enum TimeWait {
         /// The answer to its segments.
         acknowledgement: tcp::Header,
         /// TS.Recent, if timestamps were negotiated.
-        stamps: Option<u32>,
+        ts_recent: Option<u32>,
     },
-    /// Imported under another address than the stack's own, and aborted: its segments are answered by resets.
-    Broken,
-    /// The connection continues on another stack: segments that arrive here are late, and an answer would end it there. A
-    /// newer SYN is not late: the connection is over there, too.
+    /// The connection was imported under another address than the stack's own, and aborted: resets answer its segments.
+    Aborted,
+    /// The connection was exported: segments that arrive here are late, and an answer would end it on its new stack. A
+    /// newer SYN is not late: the connection has ended on the new stack, too.
     Moved {
-        /// The acknowledgement that would have been sent here next.
+        /// The acknowledgement at the time of the export, for comparison with later segments.
         acknowledgement: tcp::Header,
         /// TS.Recent, if timestamps were negotiated.
-        stamps: Option<u32>,
+        ts_recent: Option<u32>,
     },
 }
 
-/// How to answer a segment of a remembered connection.
+/// The answer to a segment of a remembered connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
-    /// Drop the segment for this reason.
-    Nothing(Dropped),
-    Refuse,
+    /// None: the segment is dropped for this reason.
+    Drop(Dropped),
+    Reset,
     Acknowledge(tcp::Header),
-    /// The connection was forgotten: a new one begins (RFC 6191), with sequence numbers after `last`.
-    Begin {
+    /// A new connection is opened (RFC 6191), with sequence numbers after `last`. The old one was removed.
+    Open {
         last: u32,
     },
 }
@@ -51,23 +51,23 @@ pub(super) enum Answer {
 struct Entry {
     time_wait: TimeWait,
     until: Time,
-    /// The time under which the entry is in `order`.
+    /// The time under which the entry is queued in `order`.
     queued: Time,
 }
 
 #[derive(Debug)]
 pub(super) struct TimeWaits {
     entries: HashMap<Flow, Entry, Keyed>,
-    /// One place per entry in order of expiry, because all wait equally long; some places have lost their entry. Not
-    /// `spillway_parts::Delays`: this queue's length has a fixed bound, at which the oldest entry is forgotten.
+    /// One place per entry in order of expiry, because all wait equally long; the entries of some places were removed.
+    /// Not `spillway_parts::TimerQueue`: this queue's length has a fixed bound, at which the oldest entry is forgotten.
     order: VecDeque<(Time, Flow)>,
-    many_max: usize,
+    entries_max: usize,
 }
 
 impl TimeWaits {
-    pub(super) fn new(many_max: usize, key: Key) -> TimeWaits {
+    pub(super) fn new(entries_max: usize, key: Key) -> TimeWaits {
         let entries = HashMap::with_hasher(keyed(key));
-        TimeWaits { entries, order: VecDeque::new(), many_max }
+        TimeWaits { entries, order: VecDeque::new(), entries_max }
     }
 
     /// Remembers a connection; returns whether an older one was forgotten before its expiry.
@@ -77,27 +77,27 @@ impl TimeWaits {
             (old.time_wait, old.until) = (entry, expiry);
             return false;
         }
-        // If connections come and go, most places have no entry: remove those places rather than entries.
-        if self.order.len() >= self.many_max && self.entries.len() <= self.many_max / 2 {
+        // After many exports and imports most places have no entry: remove these places rather than entries.
+        if self.order.len() >= self.entries_max && self.entries.len() <= self.entries_max / 2 {
             let entries = &self.entries;
             self.order.retain(|(at, flow)| entries.get(flow).is_some_and(|entry| entry.queued == *at));
         }
-        while self.order.len() >= self.many_max {
+        while self.order.len() >= self.entries_max {
             let Some((at, oldest)) = self.order.pop_front() else { return false };
-            is_forgotten |= self.remove_if(oldest, at);
+            is_forgotten |= self.remove_queued(oldest, at);
         }
         self.entries.insert(flow, Entry { time_wait: entry, until: expiry, queued: expiry });
         self.order.push_back((expiry, flow));
         is_forgotten
     }
 
-    /// Removes the entry of a place in `order`, unless it has another place meanwhile; returns whether it did.
-    fn remove_if(&mut self, flow: Flow, queued: Time) -> bool {
-        let is_it = self.entries.get(&flow).is_some_and(|entry| entry.queued == queued);
-        is_it && self.entries.remove(&flow).is_some()
+    /// Removes the entry of a place in `order`, unless the entry has moved to another place. Returns whether it did.
+    fn remove_queued(&mut self, flow: Flow, queued: Time) -> bool {
+        let is_queued_there = self.entries.get(&flow).is_some_and(|entry| entry.queued == queued);
+        is_queued_there && self.entries.remove(&flow).is_some()
     }
 
-    /// Forgets a connection that returns by import.
+    /// Removes a connection that is imported again or followed by a new one.
     pub(super) fn forget(&mut self, flow: &Flow) {
         self.entries.remove(flow);
     }
@@ -120,18 +120,19 @@ impl TimeWaits {
         while let Some((at, flow)) = self.order.front().copied().filter(|(at, _)| *at <= now) {
             self.order.pop_front();
             match self.entries.get_mut(&flow).filter(|entry| entry.queued == at && entry.until > now) {
-                // A repeated FIN has restarted the wait. The entry moves to the end, and may be removed slightly late.
+                // A repeated FIN has restarted the wait: the entry moves to the end, and may be removed slightly late.
                 Some(entry) => {
                     entry.queued = entry.until;
                     self.order.push_back((entry.until, flow));
                 }
-                None => _ = self.remove_if(flow, at),
+                None => _ = self.remove_queued(flow, at),
             }
         }
     }
 
-    /// Handles a segment of a remembered connection. `is_listening`: a SYN may begin a new one. Resets do not shorten the
-    /// wait (RFC 1337); a repeated FIN extends it to `expiry` (RFC 9293 §3.10.7.4, eighth).
+    /// Handles a segment of a remembered connection. `is_listening`: a SYN may open a new one; its listener then
+    /// [forgets](Self::forget) this one, if it has room for the new one. Resets do not shorten
+    /// the wait (RFC 1337); a repeated FIN extends it to `expiry` (RFC 9293 §3.10.7.4, eighth).
     pub(super) fn handle(
         &mut self,
         flow: &Flow,
@@ -141,29 +142,28 @@ impl TimeWaits {
         is_listening: bool,
     ) -> Option<Answer> {
         let entry = self.entries.get_mut(flow)?;
-        let (acknowledgement, stamps, is_moved) = match entry.time_wait {
-            TimeWait::Closed { acknowledgement, stamps } => (acknowledgement, stamps, false),
-            TimeWait::Moved { acknowledgement, stamps } => (acknowledgement, stamps, true),
-            TimeWait::Broken => return Some(Answer::Refuse),
+        let (acknowledgement, ts_recent, is_moved) = match entry.time_wait {
+            TimeWait::Closed { acknowledgement, ts_recent } => (acknowledgement, ts_recent, false),
+            TimeWait::Moved { acknowledgement, ts_recent } => (acknowledgement, ts_recent, true),
+            TimeWait::Aborted => return Some(Answer::Reset),
         };
         let reason = if is_moved { Dropped::Moved } else { Dropped::TimeWait };
         let has = |flag| header.flags.contains(flag);
         if has(Flags::RST) {
-            return Some(Answer::Nothing(reason));
+            return Some(Answer::Drop(reason));
         }
         let is_after = |new: u32, old: u32| new.wrapping_sub(old).cast_signed() > 0;
-        let is_newer = match (stamps, header.options.timestamps) {
-            (Some(recent), Some(told)) if told.value != recent => is_after(told.value, recent),
+        let is_newer = match (ts_recent, header.options.timestamps) {
+            (Some(recent), Some(theirs)) if theirs.value != recent => is_after(theirs.value, recent),
             _ => is_after(header.seq, acknowledgement.ack),
         };
         if has(Flags::SYN) && !has(Flags::ACK) && is_newer && is_listening {
-            self.entries.remove(flow);
-            return Some(Answer::Begin { last: acknowledgement.seq });
+            return Some(Answer::Open { last: acknowledgement.seq });
         }
         let occupies = payload_bytes > 0 || header.flags.intersects(Flags::SYN | Flags::FIN);
-        let asks = header.seq.wrapping_add(1) == acknowledgement.ack;
-        if is_moved || (!occupies && !asks) {
-            return Some(Answer::Nothing(reason)); // two ends in TIME-WAIT would answer each other endlessly
+        let is_probe = header.seq.wrapping_add(1) == acknowledgement.ack;
+        if is_moved || (!occupies && !is_probe) {
+            return Some(Answer::Drop(reason)); // otherwise two ends in TIME-WAIT would answer each other
         }
         if has(Flags::FIN) {
             entry.until = entry.until.max(expiry);
@@ -184,21 +184,23 @@ mod tests {
     }
 
     #[test]
-    fn one_that_comes_and_goes_makes_nobody_forgotten() {
-        let mut all = TimeWaits::new(8, Key([1; 16]));
-        all.add(flow(1), Time(1_000), TimeWait::Broken);
+    fn repeated_moves_of_a_connection_displace_no_other_entry() {
+        let mut time_waits = TimeWaits::new(8, Key([1; 16]));
+        time_waits.add(flow(1), Time(1_000), TimeWait::Aborted);
         for moves in 0..100 {
-            let moved = TimeWait::Moved { acknowledgement: tcp::Header::default(), stamps: None };
-            all.add(flow(2), Time(2_000 + moves / 2), moved); // two with the same expiry
-            assert!(all.order.len() <= 8);
-            assert!(all.contains(&flow(1)), "{moves}");
+            let moved = TimeWait::Moved { acknowledgement: tcp::Header::default(), ts_recent: None };
+            time_waits.add(flow(2), Time(2_000 + moves / 2), moved); // two have the same expiry
+            assert!(time_waits.order.len() <= 8);
+            assert!(time_waits.contains(&flow(1)), "after {moves} moves");
             if moves % 3 > 0 {
-                all.forget(&flow(2));
+                time_waits.forget(&flow(2));
             }
         }
         for port in 3..20 {
-            all.add(flow(port), Time(3_000), TimeWait::Broken);
+            time_waits.add(flow(port), Time(3_000), TimeWait::Aborted);
         }
-        assert!(!all.contains(&flow(1)) && all.contains(&flow(19)) && all.order.len() == 8);
+        assert!(
+            !time_waits.contains(&flow(1)) && time_waits.contains(&flow(19)) && time_waits.order.len() == 8
+        );
     }
 }

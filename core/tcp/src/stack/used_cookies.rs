@@ -1,8 +1,8 @@
-//! Cookies that were accepted. A cookie stays valid for a while, and a late copy of the segment that returned it would begin
-//! its connection again and deliver its bytes twice. So each cookie is accepted once.
+//! Cookies that were accepted. A cookie stays valid for about two minutes; a late copy of the segment that returned it
+//! would open its connection again and deliver its bytes twice. So each cookie is accepted once.
 //!
-//! An entry is made only after a complete handshake, so a flood of forged SYNs takes no room here. If the table is full, no
-//! cookie is sent or accepted until the oldest entries expire; none is forgotten before.
+//! An entry is made only after a complete handshake, so a flood of forged SYNs takes no room here. If the table is
+//! full, no cookie is sent or accepted until the oldest entries expire; entries are never removed earlier.
 
 use hashbrown::HashSet;
 
@@ -13,7 +13,7 @@ use crate::isn::{Key, Purpose};
 #[derive(Debug)]
 pub(super) struct UsedCookies {
     key: Key,
-    many_max: usize,
+    cookies_max: usize,
     /// The counter of cookies that are made in this period.
     counter: u64,
     /// Cookies accepted in this period, and in the one before. Older cookies are no longer valid.
@@ -23,25 +23,25 @@ pub(super) struct UsedCookies {
 
 #[derive(Debug)]
 struct Used {
-    /// Keyed hashes. Two collide once in 2^64 times, and then a connection is refused.
-    names: HashSet<u64, Keyed>,
-    /// A cookie that was used on another stack had no room here.
+    /// Keyed hashes of cookies. A collision, once in 2^64 cases, refuses a connection.
+    hashes: HashSet<u64, Keyed>,
+    /// There was no room for a cookie of an imported connection, so used cookies may be missing.
     is_incomplete: bool,
 }
 
 impl Used {
     fn new(key: Key) -> Used {
-        Used { names: HashSet::with_hasher(keyed(key)), is_incomplete: false }
+        Used { hashes: HashSet::with_hasher(keyed(key)), is_incomplete: false }
     }
 }
 
 impl UsedCookies {
-    pub(super) fn new(many_max: usize, key: Key) -> UsedCookies {
-        UsedCookies { key, many_max, counter: 0, present: Used::new(key), previous: Used::new(key) }
+    pub(super) fn new(cookies_max: usize, key: Key) -> UsedCookies {
+        UsedCookies { key, cookies_max, counter: 0, present: Used::new(key), previous: Used::new(key) }
     }
 
-    /// Forgets expired entries. Call it before any other method.
-    pub(super) fn turn(&mut self, counter: u64) {
+    /// Sets the present period, and forgets expired entries. Call it before any other method.
+    pub(super) fn advance_to(&mut self, counter: u64) {
         if counter == self.counter {
             return;
         }
@@ -50,33 +50,33 @@ impl UsedCookies {
         self.counter = counter;
     }
 
-    /// Whether another cookie may be accepted: all used ones are known, and there is room.
-    pub(super) fn may_take(&self) -> bool {
+    /// Whether another cookie may be accepted: no used cookie is missing, and there is room.
+    pub(super) fn has_room(&self) -> bool {
         let is_incomplete = self.present.is_incomplete || self.previous.is_incomplete;
-        !is_incomplete && self.present.names.len() + self.previous.names.len() < self.many_max
+        !is_incomplete && self.present.hashes.len() + self.previous.hashes.len() < self.cookies_max
     }
 
-    pub(super) fn contains(&self, flow: cookies::Flow, initial: u32) -> bool {
-        let name = self.name(flow, initial);
-        self.present.names.contains(&name) || self.previous.names.contains(&name)
+    pub(super) fn contains(&self, binding: cookies::Binding, initial: u32) -> bool {
+        let hash = self.hash(binding, initial);
+        self.present.hashes.contains(&hash) || self.previous.hashes.contains(&hash)
     }
 
-    /// Adds a cookie that was used here, or by an imported connection.
-    pub(super) fn add(&mut self, flow: cookies::Flow, initial: u32) {
-        // An entry stays from the first use on for as long as the cookie is valid.
-        if self.contains(flow, initial) {
+    /// Adds a cookie of an accepted or imported connection.
+    pub(super) fn add(&mut self, binding: cookies::Binding, initial: u32) {
+        // A second use does not renew an entry.
+        if self.contains(binding, initial) {
             return;
         }
-        if self.may_take() {
-            self.present.names.insert(self.name(flow, initial));
+        if self.has_room() {
+            self.present.hashes.insert(self.hash(binding, initial));
         } else {
             self.present.is_incomplete = true;
         }
     }
 
-    /// Hash of the cookie and of its connection: with another cookie the same peer may connect again.
-    fn name(&self, flow: cookies::Flow, initial: u32) -> u64 {
-        let numbers = u64::from(flow.peer_initial) << 32 | u64::from(initial);
-        self.key.hash(Purpose::CookieUsed, flow.local, flow.peer, numbers)
+    /// Hash of the cookie and its connection: with another cookie the same peer may connect again.
+    fn hash(&self, binding: cookies::Binding, initial: u32) -> u64 {
+        let numbers = u64::from(binding.peer_initial) << 32 | u64::from(initial);
+        self.key.hash(Purpose::CookieUsed, binding.local, binding.peer, numbers)
     }
 }

@@ -11,9 +11,6 @@ use crate::connection::{Connection, Opening};
 use crate::flow::Flow;
 use crate::narrow::in_field;
 
-/// Local ports of connections that this end opens (RFC 6335 §6 reserves 49152 and up; Linux uses more).
-const PORTS: core::ops::Range<u16> = 32_768..61_000;
-
 impl Stack {
     /// The local address of a connection, as `getsockname` returns it; `None` if there is no such connection.
     pub fn local_address(&self, conn: Conn) -> Option<SocketAddr> {
@@ -26,16 +23,17 @@ impl Stack {
         hashed.wrapping_add(self.isn.milliseconds(Time::ZERO))
     }
 
-    /// A free local port for a connection to this peer. The search begins where others cannot guess (RFC 6056 §3.3.3).
+    /// A free local port for a connection to this peer. The search begins at an unpredictable port (RFC 6056 §3.3.3).
     fn free_port(&mut self, peer: SocketAddrV4) -> Option<u16> {
-        let many = PORTS.end - PORTS.start;
+        let (first, last) = (*self.settings.ports.start(), *self.settings.ports.end());
+        let ports = u32::from(last - first) + 1; // `Settings::check` has seen that the range is not empty
         let offset = self.isn.port_offset(self.settings.address.into(), peer.into());
-        for _ in 0..many {
+        for _ in 0..ports {
             self.next_port = self.next_port.wrapping_add(1);
-            let nth = offset.wrapping_add(u32::from(self.next_port)) % u32::from(many);
-            let port = PORTS.start + in_field(u64::from(nth));
+            let nth = offset.wrapping_add(u32::from(self.next_port)) % ports;
+            let port = first + in_field(u64::from(nth));
             let flow = Flow { local: SocketAddrV4::new(self.settings.address, port), peer };
-            let is_listener = self.settings.listeners.iter().any(|listener| listener.address.port() == port);
+            let is_listener = self.listeners.has_port(port);
             if !is_listener && self.table.find(&flow).is_none() && !self.time_waits.contains(&flow) {
                 return Some(port);
             }
@@ -71,16 +69,14 @@ impl Transport for Stack {
         self.with(conn, |connection, cx| {
             if !is_reachable {
                 connection.fail(LostReason::Failed);
-                connection.tell(cx);
+                connection.push_events(cx);
             }
         });
         Ok(conn)
     }
 
     fn set_listening(&mut self, listener: u16, open: bool) {
-        if let Some(is_open) = self.listening.get_mut(usize::from(listener)) {
-            *is_open = open;
-        }
+        self.listeners.set_open(listener, open);
     }
 
     fn room(&self, conn: Conn) -> usize {
@@ -89,10 +85,10 @@ impl Transport for Stack {
 
     fn send(&mut self, conn: Conn, bytes: &[u8]) -> usize {
         let Some(connection) = self.table.get_mut(conn) else { return 0 };
-        let taken = connection.send(&self.settings, &mut self.spent, bytes);
+        let accepted = connection.send(&self.settings, &mut self.spent, bytes);
         connection.count_held(&mut self.held_bytes);
         touch(&mut self.touched, connection);
-        taken
+        accepted
     }
 
     fn want_room(&mut self, conn: Conn) {
@@ -129,8 +125,8 @@ impl Transport for Stack {
         let Some(connection) = self.table.get_mut(conn) else { return };
         connection.grant(bytes);
         touch(&mut self.touched, connection);
-        if connection.has_late() {
-            self.with(conn, |connection, cx| connection.pass_granted(cx));
+        if connection.has_waiting() {
+            self.with(conn, |connection, cx| connection.deliver_granted(cx));
         }
     }
 
@@ -141,7 +137,7 @@ impl Transport for Stack {
     fn watch_acknowledged(&mut self, conn: Conn, on: bool) {
         self.with(conn, |connection, cx| {
             connection.watch(on);
-            connection.tell(cx);
+            connection.push_events(cx);
         });
     }
 
@@ -154,7 +150,7 @@ impl Transport for Stack {
         let mac = connection.mac.or(connection.mac_in_doubt);
         let (flow, is_begun) = (connection.flow, connection.is_begun());
         let is_half_open = connection.is_half_open();
-        let header = connection.last_words(self.now).reset;
+        let header = connection.final_segments(self.now).reset;
         let is_alive = !connection.is_lost();
         if is_begun && is_alive {
             self.counters.resets_sent += 1;
@@ -163,6 +159,8 @@ impl Transport for Stack {
         self.half_open -= u32::from(is_half_open);
         self.wheel.disarm(conn.slot);
         self.free(conn);
-        self.remember_broken(flow);
+        if is_alive {
+            self.remember_aborted(flow); // one that is over may be in TIME-WAIT, which answers its peer
+        }
     }
 }

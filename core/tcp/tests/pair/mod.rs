@@ -45,34 +45,34 @@ impl<A: Application> Pair<A> {
     pub fn new(settings: [Settings; 2], applications: [A; 2]) -> Pair<A> {
         let mut applications = applications.into_iter();
         let hosts = settings.map(|settings| Host {
-            stack: Stack::new(Time::ZERO, settings).expect("settings that can be"),
-            application: applications.next().expect("one for each host"),
+            stack: Stack::new(Time::ZERO, settings).expect("valid settings"),
+            application: applications.next().expect("an application for each host"),
             arriving: VecDeque::new(),
         });
         let filter = Box::new(|_: usize, _: &[u8]| true);
         Pair { hosts, now: Time::ZERO, delay: Duration::from_micros(25), filter, rewrite: None }
     }
 
-    /// Runs `act` on a host between two turns.
+    /// Runs `act` on a host between two turns, then the end of a turn.
     pub fn command<R>(&mut self, host: usize, act: impl FnOnce(Time, &mut A, &mut Stack) -> R) -> R {
-        let one = &mut self.hosts[host];
-        let result = act(self.now, &mut one.application, &mut one.stack);
+        let node = &mut self.hosts[host];
+        let result = act(self.now, &mut node.application, &mut node.stack);
         self.end_turn(host);
         result
     }
 
     /// The time of the next event.
     pub fn next_at(&self) -> Option<Time> {
-        let of = |host: &Host<A>| {
+        let next_of = |host: &Host<A>| {
             let frame = host.arriving.front().map(|(at, _)| *at);
             [frame, drive::poll_timeout(&host.stack, &host.application)].into_iter().flatten().min()
         };
-        self.hosts.iter().filter_map(of).min()
+        self.hosts.iter().filter_map(next_of).min()
     }
 
-    /// Advances to the next event, but no further than `most`.
-    pub fn step(&mut self, most: Duration) {
-        let latest = self.now + most;
+    /// Advances the time to the next event, but by no more than `max`, and runs the turns that are due.
+    pub fn step(&mut self, max: Duration) {
+        let latest = self.now + max;
         self.now = self.next_at().unwrap_or(latest).clamp(self.now, latest);
         for host in 0..2 {
             self.turn(host);
@@ -80,24 +80,24 @@ impl<A: Application> Pair<A> {
     }
 
     fn turn(&mut self, host: usize) {
-        let one = &mut self.hosts[host];
+        let node = &mut self.hosts[host];
         let is_due = |at: Option<Time>| at.is_some_and(|at| at <= self.now);
-        let first = one.arriving.front().map(|(at, _)| *at);
-        if !is_due(first) && !is_due(drive::poll_timeout(&one.stack, &one.application)) {
+        let first = node.arriving.front().map(|(at, _)| *at);
+        if !is_due(first) && !is_due(drive::poll_timeout(&node.stack, &node.application)) {
             return;
         }
-        drive::begin_turn(&mut one.stack, &mut one.application, self.now);
-        while one.arriving.front().is_some_and(|(at, _)| *at <= self.now) {
-            let (_, frame) = one.arriving.pop_front().expect("looked at");
-            drive::deliver(&mut one.stack, &mut one.application, self.now, &frame);
+        drive::begin_turn(&mut node.stack, &mut node.application, self.now);
+        while node.arriving.front().is_some_and(|(at, _)| *at <= self.now) {
+            let (_, frame) = node.arriving.pop_front().expect("the frame just seen");
+            drive::deliver(&mut node.stack, &mut node.application, self.now, &frame);
         }
         self.end_turn(host);
     }
 
     fn end_turn(&mut self, host: usize) {
-        let one = &mut self.hosts[host];
-        drive::end_turn(&mut one.stack, &mut one.application, self.now);
-        let mut slot = vec![0; one.stack.frame_bytes_max()];
+        let node = &mut self.hosts[host];
+        drive::end_turn(&mut node.stack, &mut node.application, self.now);
+        let mut slot = vec![0; node.stack.frame_bytes_max()];
         while let Some(length) = self.hosts[host].stack.poll_transmit(self.now, &mut slot) {
             if (self.filter)(host, &slot[..length]) {
                 if let Some(rewrite) = &mut self.rewrite {

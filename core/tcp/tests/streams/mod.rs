@@ -1,4 +1,4 @@
-//! An application that checks every byte.
+//! An application that sends a stream on each connection and checks every byte of the peer's.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct Stream {
     sent: u64,
     received: u64,
     is_finished: bool,
-    told_finish: bool,
+    is_peer_finished: bool,
 }
 
 fn byte(offset: u64) -> u8 {
@@ -31,11 +31,11 @@ impl Streams {
     fn feed<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         let Some(stream) = self.streams.get_mut(&conn) else { return };
         while stream.sent < self.length {
-            let many = (self.length - stream.sent).min(1 + stream.sent % 3000);
-            let bytes: Vec<u8> = (stream.sent..stream.sent + many).map(byte).collect();
-            let taken = out.send(conn, &bytes) as u64;
-            stream.sent += taken;
-            if taken < many {
+            let count = (self.length - stream.sent).min(1 + stream.sent % 3000);
+            let bytes: Vec<u8> = (stream.sent..stream.sent + count).map(byte).collect();
+            let accepted = out.send(conn, &bytes) as u64;
+            stream.sent += accepted;
+            if accepted < count {
                 return;
             }
         }
@@ -55,23 +55,23 @@ impl Application for Streams {
                 self.feed(conn, out);
             }
             Event::Data { end, bytes } => {
-                let stream = self.streams.get_mut(&conn).expect("an open one");
+                let stream = self.streams.get_mut(&conn).expect("the stream of an open connection");
                 let start = end - bytes.len() as u64;
-                assert_eq!(start, stream.received, "nothing is missing, nothing comes twice");
+                assert_eq!(start, stream.received, "bytes should be delivered once and without gaps");
                 assert!((start..).zip(bytes).all(|(offset, one)| *one == byte(offset)), "a wrong byte");
                 stream.received = end;
                 out.grant(conn, bytes.len() as u32);
             }
             Event::Room => self.feed(conn, out),
             Event::Finished => {
-                let stream = self.streams.get_mut(&conn).expect("an open one");
-                assert_eq!(stream.received, self.length, "the end comes last");
-                stream.told_finish = true;
+                let stream = self.streams.get_mut(&conn).expect("the stream of an open connection");
+                assert_eq!(stream.received, self.length, "the FIN should be reported after all bytes");
+                stream.is_peer_finished = true;
             }
             Event::Lost(reason) => {
                 assert_eq!(reason, LostReason::Closed);
-                let stream = self.streams.remove(&conn).expect("an open one");
-                assert!(stream.told_finish && stream.sent == self.length);
+                let stream = self.streams.remove(&conn).expect("the stream of an open connection");
+                assert!(stream.is_peer_finished && stream.sent == self.length);
                 self.completed += 1;
             }
             Event::Acknowledged { .. } => {}

@@ -2,106 +2,106 @@
 
 use crate::trace::*;
 
-/// Established, with a window of 1000 bytes and `came` bytes received.
-fn window_of_1000(came: usize) -> Trace {
+/// Established, with a window of 1000 bytes, of which `received` bytes were received.
+fn window_of_1000(received: usize) -> Trace {
     let mut t = Trace::new(|settings| settings.initial_window = 1000);
     t.establish(syn());
     t.grant(1000);
-    if came > 0 {
-        t.recv(many(1, came));
+    if received > 0 {
+        t.recv(data(1, received));
         t.peer().events.clear();
-        t.pass(ms(40));
+        t.advance(ms(40));
         t.peer().segments.clear();
     }
     t
 }
 
-/// §3.4: the four cases, with a window of 900 from 101 on.
+/// §3.4: the four cases of a segment and a window, with a window of 900 bytes from 101 on.
 #[test]
-fn a_segment_counts_when_it_touches_the_window() {
+fn segments_that_overlap_the_window_are_accepted() {
     for (seq, count, new) in [
-        (101, 0, 0),   // at its left edge, without bytes
-        (1000, 0, 0),  // at its last number
+        (101, 0, 0),   // without bytes, at the window's left edge
+        (1000, 0, 0),  // without bytes, at the window's last number
         (101, 10, 10), // next in order
-        (91, 20, 10),  // begins before it
-        (1, 110, 10),  // much before it
+        (91, 20, 10),  // begins before the window
+        (1, 110, 10),  // begins long before the window
         (101, 900, 900),
-        (101, 1200, 900), // ends after it
-        (1, 1200, 900),   // is larger than it
+        (101, 1200, 900), // ends after the window
+        (1, 1200, 900),   // is larger than the window
     ] {
         let mut t = window_of_1000(100);
-        t.recv(many(seq, count));
-        assert_eq!(t.peer().heard, pattern(1, 100 + new), "{seq}, {count}");
+        t.recv(data(seq, count));
+        assert_eq!(t.peer().received, pattern(1, 100 + new), "{seq}, {count}");
     }
 }
 
 #[test]
-fn what_is_outside_the_window_is_answered_and_not_taken() {
+fn bytes_outside_the_window_are_acknowledged_and_discarded() {
     for (seq, count) in [(91, 10), (1, 100), (1001, 10), (5000, 1), (-3, 2)] {
         let mut t = window_of_1000(100);
-        t.recv(many(seq, count));
+        t.recv(data(seq, count));
         t.expect(ack(101).seq(1));
-        t.nothing();
+        t.expect_nothing();
         assert_eq!(t.counters().unacceptable, 1, "{seq}, {count}");
     }
 }
 
 /// §3.10.7.4, first: "after sending the acknowledgment, drop the unacceptable segment".
 #[test]
-fn bare_segments_outside_the_window_are_answered_and_not_taken() {
+fn bare_segments_outside_the_window_are_acknowledged_and_discarded() {
     for seq in [50, 1001, 90_000] {
         let mut t = window_of_1000(100);
-        t.say(10);
-        t.expect(many(1, 10));
+        t.send_pattern(10);
+        t.expect(data(1, 10));
         t.recv(ack(11).seq(seq));
         t.expect(ack(101));
-        assert_eq!(t.until_sent(), secs(1), "its acknowledgement was not taken");
-        t.expect(many(1, 10));
+        assert_eq!(t.until_sent(), secs(1), "the segment's acknowledgement should be ignored");
+        t.expect(data(1, 10));
     }
 }
 
 /// §3.10.7.4, fifth: "if the ACK bit is off, drop the segment".
 #[test]
-fn without_ack_nothing_counts() {
+fn segments_without_ack_are_ignored() {
     let mut t = window_of_1000(100);
     t.recv(seg().no_flags().seq(101).payload("abc"));
     t.recv(seg().fin().seq(101));
-    t.nothing();
+    t.expect_nothing();
     t.recv(bytes(101, "abc"));
-    t.hears("abc");
+    t.expect_data("abc");
 }
 
 /// §3.10.7.4, fifth: "if the ACK acks something not yet sent, then send an ACK, drop the segment".
 #[test]
-fn who_acknowledges_what_was_never_sent_is_answered_and_not_heard() {
+fn an_acknowledgement_of_bytes_never_sent_is_challenged() {
     let mut t = window_of_1000(0);
-    t.say(10);
-    t.expect(many(1, 10));
+    t.send_pattern(10);
+    t.expect(data(1, 10));
     t.recv(bytes(1, "abc").ack(12));
     t.expect(ack(1).seq(11));
-    t.nothing();
+    t.expect_nothing();
     assert_eq!(t.counters().unacceptable_acks, 1);
     t.recv(bytes(1, "abc").ack(11));
-    t.hears("abc");
+    t.expect_data("abc");
 }
 
-/// §3.10.7.4, fifth: a duplicate ACK "can be ignored", its bytes not.
+/// §3.10.7.4, fifth: a duplicate ACK "can be ignored", but not the bytes of its segment.
 #[test]
-fn bytes_with_an_old_acknowledgement_count() {
+fn bytes_with_an_old_acknowledgement_are_delivered() {
     let mut t = window_of_1000(0);
-    t.say(10);
+    t.send_pattern(10);
     t.recv(ack(11));
     t.recv(bytes(1, "abc").ack(5));
-    t.hears("abc");
+    t.expect_data("abc");
 }
 
 /// RFC 5961 §5: blindly injected data has a guessed acknowledgement.
 #[test]
-fn bytes_with_an_acknowledgement_of_long_ago_do_not_count() {
+fn bytes_with_an_acknowledgement_older_than_any_window_are_challenged() {
     let mut t = Trace::open();
     for _ in 0..3 {
-        t.say(30_000);
-        while t.peer().stack_nxt != 1 + t.peer().said.len() as i64 {
+        t.send_pattern(30_000);
+        while t.peer().stack_nxt != 1 + t.peer().sent.len() as i64 {
             t.recv(seg());
         }
         t.recv(seg());
@@ -109,56 +109,56 @@ fn bytes_with_an_acknowledgement_of_long_ago_do_not_count() {
     t.peer().segments.clear();
     t.recv(bytes(1, "forged").ack(90_001 - 65_536));
     t.expect(ack(1));
-    t.nothing();
+    t.expect_nothing();
     assert_eq!(t.counters().challenges, 1);
     t.recv(bytes(1, "right").ack(90_001 - 65_000));
-    t.hears("right");
+    t.expect_data("right");
 }
 
 /// Bytes beyond the window are cut off and not acknowledged (§3.10.7.4, seventh).
 #[test]
-fn what_is_beyond_the_window_comes_again() {
+fn bytes_beyond_the_window_are_cut_off() {
     let mut t = window_of_1000(0);
-    t.recv(many(1, 1500));
+    t.recv(data(1, 1500));
     t.expect(ack(1001).window(0));
     t.grant(1000);
     t.expect(ack(1001).window(1000));
-    t.recv(many(1001, 500));
-    assert_eq!(t.peer().heard, pattern(1, 1500));
+    t.recv(data(1001, 500));
+    assert_eq!(t.peer().received, pattern(1, 1500));
 }
 
-/// MUST-66: acknowledgements and resets count while the window is closed.
+/// MUST-66: acknowledgements and resets are accepted while the window is closed.
 #[test]
-fn a_shut_window_lets_acknowledgements_in() {
+fn acknowledgements_and_resets_are_accepted_at_a_closed_window() {
     let mut t = window_of_1000(1000);
-    t.say(10);
-    t.expect(many(1, 10).window(0));
+    t.send_pattern(10);
+    t.expect(data(1, 10).window(0));
     t.recv(bytes(1001, "x").ack(11));
     t.expect(ack(1001).window(0));
-    t.pass(secs(5));
-    t.nothing(); // nothing is retransmitted
+    t.advance(secs(5));
+    t.expect_nothing(); // nothing is retransmitted
     t.recv(rst(1001));
-    t.lost(spillway_transport::LostReason::Reset);
+    t.expect_lost(spillway_transport::LostReason::Reset);
 }
 
-/// §3.10.7.4: a byte that probes a closed window is answered, and retransmitted when the window is open.
+/// §3.10.7.4: a byte that probes a closed window is answered. The peer retransmits the byte when the window is open.
 #[test]
-fn probes_of_a_shut_window_are_answered() {
+fn probes_of_a_closed_window_are_answered() {
     let mut t = window_of_1000(1000);
     for _ in 0..3 {
         t.recv(bytes(1001, "p"));
         t.expect(ack(1001).window(0));
     }
-    t.nothing();
+    t.expect_nothing();
     t.grant(1000);
     t.expect(ack(1001).window(1000));
     t.recv(bytes(1001, "p"));
-    t.hears("p");
+    t.expect_data("p");
 }
 
-/// Linux probes without a byte, with the number before the window.
+/// Linux probes without a byte, with the sequence number before the window.
 #[test]
-fn probes_before_the_window_are_answered() {
+fn probes_numbered_before_the_window_are_answered() {
     let mut t = window_of_1000(1000);
     for _ in 0..3 {
         t.recv(ack(1).seq(1000));
@@ -168,17 +168,17 @@ fn probes_before_the_window_are_answered() {
 
 /// MUST-3: "the receiver MUST check it"; MUST-2 is checked for every frame of these tests.
 #[test]
-fn damaged_segments_do_not_count() {
+fn damaged_segments_are_ignored() {
     let mut t = Trace::open();
     let frame = t.frame_of(bytes(1, "abc"));
     for at in (14..16).chain(18..22).chain(23..frame.len()) {
         let mut damaged = frame.clone();
         damaged[at] ^= 4;
         t.recv_frame(&damaged);
-        t.nothing();
+        t.expect_nothing();
     }
     t.recv_frame(&frame);
-    t.hears("abc");
+    t.expect_data("abc");
 }
 
 /// §3.4: numbers wrap; the peer of these tests begins at 2^32 - 256.
@@ -186,41 +186,41 @@ fn damaged_segments_do_not_count() {
 fn sequence_numbers_wrap() {
     let mut t = Trace::open();
     for at in 0..100 {
-        t.recv(many(1 + 10 * at, 10));
+        t.recv(data(1 + 10 * at, 10));
     }
-    assert_eq!(t.peer().heard, pattern(1, 1000));
+    assert_eq!(t.peer().received, pattern(1, 1000));
 }
 
-/// A stream may be longer than the sequence space if windows are scaled: here the largest distance within a window.
+/// Numbers are extended relative to RCV.NXT; the window of 2^30 bytes is the largest distance.
 #[test]
-fn the_far_end_of_a_large_window_is_known_from_what_is_before_it() {
+fn bytes_at_the_far_end_of_a_large_window_are_not_taken_for_old_ones() {
     let large = |settings: &mut spillway_tcp::Settings| {
         settings.receive_window_max = 1 << 30;
         settings.reassembly_bytes_max = 1 << 30;
     };
-    let mut t = Trace::opened_by(large, syn().scale(14).sack_ok(true));
+    let mut t = Trace::open_with(large, syn().scale(14).sack_ok(true));
     t.grant((1 << 30) - 65_535);
     t.expect(ack(1).window(u16::MAX));
-    t.recv(many((1 << 30) - 20_000, 10));
+    t.recv(data((1 << 30) - 20_000, 10));
     t.expect(ack(1).sack(&[((1 << 30) - 20_000, (1 << 30) - 19_990)]));
-    t.recv(many(1 - 100, 10));
+    t.recv(data(1 - 100, 10));
     t.expect(ack(1));
 }
 
 /// Urgent bytes are delivered like others, any number of them (MUST-31); RFC 6093 §5 demands no more.
 #[test]
-fn urgent_bytes_are_bytes() {
+fn urgent_bytes_are_delivered_in_order() {
     let mut t = Trace::open();
     t.recv(bytes(1, "abc").urg(2));
-    t.hears("abc");
+    t.expect_data("abc");
     t.expect(ack(4));
     t.recv(bytes(4, "def").urg(60_000));
-    t.hears("def");
+    t.expect_data("def");
     t.expect(ack(7));
     t.recv(bytes(7, "g").urg(0));
-    t.hears("g");
+    t.expect_data("g");
     t.expect(ack(8));
     t.recv(ack(1).urg(5));
-    t.pass(ms(40));
-    t.nothing();
+    t.advance(ms(40));
+    t.expect_nothing();
 }

@@ -2,129 +2,129 @@
 
 use crate::trace::*;
 
-/// MUST-40, SHLD-18, SHLD-19: at most 500 ms; 40 ms here.
+/// MUST-40, SHLD-18, SHLD-19: the delay is at most 500 ms, and 40 ms by default.
 #[test]
-fn an_acknowledgement_may_wait_for_company() {
+fn a_small_segment_is_acknowledged_after_the_delay() {
     let mut t = Trace::open();
-    t.past_quick_acks();
+    t.use_up_quick_acks();
     t.recv(bytes(17, "abc"));
-    t.hears("abc");
-    t.pass(ms(39));
-    t.nothing();
-    t.pass(ms(1));
+    t.expect_data("abc");
+    t.advance(ms(39));
+    t.expect_nothing();
+    t.advance(ms(1));
     t.expect(ack(20).seq(1));
-    t.pass(secs(10));
-    t.nothing();
+    t.advance(secs(10));
+    t.expect_nothing();
 }
 
 /// MUST-58: segments that arrive during the delay are acknowledged with the first, and do not extend the delay.
 #[test]
-fn one_acknowledgement_tells_of_many_segments() {
+fn one_acknowledgement_covers_all_segments_of_the_delay() {
     let mut t = Trace::open();
-    t.past_quick_acks();
+    t.use_up_quick_acks();
     for at in 0..5 {
-        t.recv(many(17 + at, 1));
-        t.pass(ms(7));
+        t.recv(data(17 + at, 1));
+        t.advance(ms(7));
     }
-    t.quiet();
-    t.pass(ms(5));
+    t.expect_nothing_sent();
+    t.advance(ms(5));
     t.expect(ack(22));
-    t.quiet();
+    t.expect_nothing_sent();
 }
 
 /// MUST-59: one acknowledgement per turn.
 #[test]
 fn segments_of_one_turn_are_acknowledged_together() {
     let mut t = Trace::open();
-    t.recv_all((0..10).map(|at| many(1 + 1000 * at, 1000)));
+    t.recv_all((0..10).map(|at| data(1 + 1000 * at, 1000)));
     t.expect(ack(10_001));
-    t.quiet();
+    t.expect_nothing_sent();
 }
 
-/// SHLD-19, RFC 5681 §4.2: at least every second full segment. The first ones each, because their sender is in slow start.
+/// SHLD-19, RFC 5681 §4.2. Each of the first 16 is acknowledged, because their sender is in slow start.
 #[test]
 fn every_second_full_segment_is_acknowledged() {
     let mut t = Trace::open();
     let mut at = 1;
     for _ in 0..16 {
-        t.recv(many(at, 1000));
+        t.recv(data(at, 1000));
         at += 1000;
         t.expect(ack(at));
     }
     for _ in 0..10 {
-        t.recv(many(at, 1000));
-        t.quiet();
-        t.recv(many(at + 1000, 1000));
+        t.recv(data(at, 1000));
+        t.expect_nothing_sent();
+        t.recv(data(at + 1000, 1000));
         at += 2000;
         t.expect(ack(at));
     }
 }
 
-/// A single full segment is all that its sender may send, or a tail loss probe: its acknowledgement is not delayed for long.
+/// Its sender's window may allow only this segment, or it is a tail loss probe.
 #[test]
-fn a_single_full_segment_is_acknowledged_soon() {
+fn a_single_full_segment_is_acknowledged_after_2_ms() {
     let mut t = Trace::open();
     for at in 0..16 {
-        t.recv(many(1 + 1000 * at, 1000));
+        t.recv(data(1 + 1000 * at, 1000));
     }
-    t.forget();
-    t.recv(many(16_001, 1000));
-    t.pass(ms(1));
-    t.quiet();
-    t.pass(ms(1));
+    t.discard();
+    t.recv(data(16_001, 1000));
+    t.advance(ms(1));
+    t.expect_nothing_sent();
+    t.advance(ms(1));
     t.expect(ack(17_001));
-    t.recv(many(17_001, 999));
-    t.pass(ms(39));
-    t.quiet();
-    t.pass(ms(1));
+    t.recv(data(17_001, 999));
+    t.advance(ms(39));
+    t.expect_nothing_sent();
+    t.advance(ms(1));
     t.expect(ack(18_000));
 }
 
-/// The first segments of any size, as in Linux: a peer with Nagle's algorithm that writes its first message in two parts
-/// waits for the acknowledgement of the first.
+/// Segments of any size, as in Linux: a peer with Nagle's algorithm that writes its first message in two parts waits
+/// for the acknowledgement of the first part.
 #[test]
-fn the_first_segments_are_acknowledged_at_once_however_small() {
+fn the_first_16_segments_are_acknowledged_at_once() {
     let mut t = Trace::open();
     for at in 1..17 {
-        t.recv(many(at, 1));
+        t.recv(data(at, 1));
         t.expect(ack(at + 1));
     }
-    t.recv(many(17, 1));
+    t.recv(data(17, 1));
     assert_eq!(t.until_sent(), ms(40));
     t.expect(ack(18));
 }
 
-/// Small segments only until this end has replied, as in Linux: later each request would cost one more frame.
+/// As in Linux: otherwise each request would cause one more frame than its reply.
 #[test]
-fn small_segments_wait_once_this_end_has_answered() {
+fn after_a_reply_small_segments_are_acknowledged_after_the_delay() {
     let mut t = Trace::open();
-    t.say(3);
-    t.expect(many(1, 3));
+    t.send_pattern(3);
+    t.expect(data(1, 3));
     t.recv(bytes(1, "question"));
     t.expect(ack(9));
-    t.say(6);
-    t.expect(many(4, 6).ack(9));
+    t.send_pattern(6);
+    t.expect(data(4, 6).ack(9));
     t.recv(bytes(9, "question").ack(10));
     assert_eq!(t.until_sent(), ms(40));
     t.expect(ack(17));
-    t.recv(many(17, 1000));
+    t.recv(data(17, 1000));
     t.expect(ack(1017));
 }
 
 #[test]
-fn bytes_of_ours_take_the_acknowledgement_with_them() {
+fn sent_bytes_carry_the_acknowledgement() {
     let mut t = Trace::open();
-    t.past_quick_acks();
+    t.use_up_quick_acks();
     t.recv(bytes(17, "question"));
-    t.say(6);
-    t.expect(many(1, 6).ack(25).push(true));
-    t.pass(ms(100));
-    t.quiet();
+    t.send_pattern(6);
+    t.expect(data(1, 6).ack(25).push(true));
+    t.advance(ms(100));
+    t.expect_nothing_sent();
 }
 
-/// RFC 5681 §4.2, MUST: segments out of order are acknowledged at once.
+/// RFC 5681 §4.2, a MUST.
 #[test]
-fn what_is_out_of_order_is_told_at_once() {
+fn segments_out_of_order_are_acknowledged_at_once() {
     let mut t = Trace::open();
     t.recv(bytes(11, "out of order"));
     t.expect(ack(1));
@@ -134,7 +134,7 @@ fn what_is_out_of_order_is_told_at_once() {
 
 /// RFC 5681 §4.2: "when it fills in all or part of a gap".
 #[test]
-fn what_fills_a_gap_is_told_at_once() {
+fn segments_that_fill_a_gap_are_acknowledged_at_once() {
     let mut t = Trace::open();
     t.recv(bytes(3, "cd"));
     t.recv(bytes(7, "gh"));
@@ -145,127 +145,127 @@ fn what_fills_a_gap_is_told_at_once() {
     t.expect(ack(5));
     t.recv(bytes(5, "ef"));
     t.expect(ack(9));
-    t.quiet();
-    assert_eq!(t.until_sent(), ms(2), "it may have been lost, and the peer may have nothing more to send");
+    t.expect_nothing_sent();
+    assert_eq!(t.until_sent(), ms(2), "the last acknowledgement is repeated once, in case it was lost");
     t.expect(ack(9));
-    t.nothing_sent_later();
+    t.expect_nothing_sent_later();
 }
 
-/// While packets are lost or reordered, the last acknowledgement of a turn is repeated once after 2 ms of silence: if it is
-/// lost, a peer in recovery with nothing more to send hears nothing until its timeout.
+/// It is repeated after 2 ms of silence: if it was lost, a peer in recovery with nothing more to send would wait for
+/// its timeout.
 #[test]
-fn the_last_acknowledgement_is_repeated_once_after_trouble() {
-    let mut t = Trace::opened_by(|_| {}, syn().mss(1460).sack_ok(true));
-    t.recv(many(1001, 1000));
+fn after_reordering_the_last_acknowledgement_is_repeated_once() {
+    let mut t = Trace::open_with(|_| {}, syn().mss(1460).sack_ok(true));
+    t.recv(data(1001, 1000));
     t.expect(ack(1).sack(&[(1001, 2001)]));
-    t.pass(ms(1));
-    t.recv_all([many(1, 1000), many(2001, 1000)]);
+    t.advance(ms(1));
+    t.recv_all([data(1, 1000), data(2001, 1000)]);
     t.expect(ack(3001).sack(&[]));
-    t.pass(ms(1));
-    t.quiet();
-    t.pass(ms(1));
+    t.advance(ms(1));
+    t.expect_nothing_sent();
+    t.advance(ms(1));
     t.expect(ack(3001).sack(&[]));
-    t.pass(ms(500));
-    t.quiet();
-    // Bytes in order, still within a second after the gap.
-    t.recv_all([many(3001, 1000), many(4001, 1000)]);
+    t.advance(ms(500));
+    t.expect_nothing_sent();
+    // Bytes in order, still within a second of the gap.
+    t.recv_all([data(3001, 1000), data(4001, 1000)]);
     t.expect(ack(5001));
     assert_eq!(t.until_sent(), ms(2));
     t.expect(ack(5001));
-    t.pass(ms(500));
-    t.recv_all([many(5001, 1000), many(6001, 1000)]);
+    t.advance(ms(500));
+    t.recv_all([data(5001, 1000), data(6001, 1000)]);
     t.expect(ack(7001));
-    t.nothing_sent_later();
+    t.expect_nothing_sent_later();
 }
 
-/// A repetition has the SACK blocks, but not the duplicate, which is reported once (RFC 2883).
+/// RFC 2883: a duplicate is reported once.
 #[test]
-fn a_repetition_tells_of_blocks_and_not_of_duplicates() {
+fn a_repeated_acknowledgement_has_sack_blocks_but_no_dsack() {
     let mut t = Trace::open_sack();
-    t.recv(many(1001, 1000));
+    t.recv(data(1001, 1000));
     t.last();
-    t.recv(many(1001, 1000));
+    t.recv(data(1001, 1000));
     t.expect(ack(1).sack(&[(1001, 2001), (1001, 2001)]));
     assert_eq!(t.until_sent(), ms(2));
     t.expect(ack(1).sack(&[(1001, 2001)]));
-    t.nothing_sent_later();
+    t.expect_nothing_sent_later();
 }
 
-/// Bytes that only waited for a grant were not out of order.
+/// Bytes that waited for a grant were not out of order.
 #[test]
-fn nothing_is_repeated_without_trouble() {
+fn without_reordering_no_acknowledgement_is_repeated() {
     let mut t = Trace::new(|_| {});
     t.establish(syn());
-    t.recv(many(1, 1000));
+    t.recv(data(1, 1000));
     t.expect(ack(1001));
-    t.recv(many(1001, 1000));
+    t.recv(data(1001, 1000));
     t.expect(ack(2001));
-    t.nothing_sent_later();
+    t.expect_nothing_sent_later();
 }
 
 #[test]
-fn what_came_before_is_told_at_once() {
+fn duplicates_are_acknowledged_at_once() {
     let mut t = Trace::open();
     t.recv(bytes(1, "abc"));
     t.expect(ack(4));
     t.recv(bytes(1, "abc"));
     t.expect(ack(4));
-    t.nothing_sent_later();
+    t.expect_nothing_sent_later();
 }
 
 #[test]
-fn an_end_is_told_at_once() {
+fn a_fin_is_acknowledged_at_once() {
     let mut t = Trace::open();
     t.recv(bytes(1, "bye").fin());
     t.expect(ack(5));
-    t.nothing_sent_later();
+    t.expect_nothing_sent_later();
 }
 
-/// §3.10.7.4: otherwise two stacks would answer each other for ever.
+/// §3.10.7.4: otherwise two stacks would answer each other endlessly.
 #[test]
 fn acknowledgements_are_not_acknowledged() {
     let mut t = Trace::open();
-    t.say(10);
-    t.expect(many(1, 10));
+    t.send_pattern(10);
+    t.expect(data(1, 10));
     t.recv(ack(11));
     t.recv(ack(11));
     t.recv(ack(11).window(100));
-    t.nothing_sent_later();
+    t.expect_nothing_sent_later();
 }
 
-/// MUST-61, SHLD-28: the last queued bytes have PSH; a segment without bytes has not.
+/// MUST-61, SHLD-28: segments without bytes have no PSH.
 #[test]
-fn the_last_bytes_push() {
-    let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
-    t.say(2500);
-    t.expect(many(1, 1000).push(false));
-    t.expect(many(1001, 1000).push(false));
-    t.expect(many(2001, 500).push(true));
+fn the_last_queued_bytes_have_psh() {
+    let mut t = Trace::open_with(|_| {}, syn().mss(1000));
+    t.send_pattern(2500);
+    t.expect(data(1, 1000).push(false));
+    t.expect(data(1001, 1000).push(false));
+    t.expect(data(2001, 500).push(true));
     t.recv(bytes(1, "x").fin().ack(2501));
     t.expect(ack(3).push(false));
 }
 
-/// MUST-60, §3.9.1.3: bytes are delivered when they arrive, with PSH or without.
+/// MUST-60, §3.9.1.3.
 #[test]
-fn bytes_need_no_push_to_be_delivered() {
+fn bytes_without_psh_are_delivered() {
     let mut t = Trace::open();
     t.recv(bytes(1, "abc").push(false));
-    t.hears("abc");
+    t.expect_data("abc");
 }
 
-/// The transport's contract: an application that watches learns what the peer has acknowledged.
+/// The contract of `Transport::watch_acknowledged`.
 #[test]
-fn the_application_hears_what_was_acknowledged() {
+fn acknowledged_offsets_are_reported_to_a_watching_application() {
     let mut t = Trace::open();
     t.watch();
-    t.say(100);
+    t.send_pattern(100);
     t.recv(ack(41));
-    t.event(spillway_tcp::StackEvent::Acknowledged { through: 40 });
+    t.expect_event(spillway_tcp::StackEvent::Acknowledged { through: 40 });
     t.recv(ack(41));
     t.recv(ack(20));
     t.recv(ack(101));
-    t.event(spillway_tcp::StackEvent::Acknowledged { through: 100 });
+    t.expect_event(spillway_tcp::StackEvent::Acknowledged { through: 100 });
     t.finish();
     t.recv(ack(102));
-    assert!(t.peer().events.is_empty(), "the FIN is no byte");
+    assert!(t.peer().events.is_empty(), "the FIN does not count as a byte");
 }

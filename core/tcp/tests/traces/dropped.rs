@@ -4,9 +4,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use spillway_tcp::{Dropped, Listener, Settings, Stack};
 use spillway_transport::Transport;
-use spillway_wire::packet::ethernet;
 use spillway_wire::packet::icmp::v4::{self, Message};
 use spillway_wire::packet::tcp::{Flags, Header};
+use spillway_wire::packet::{checksum, ethernet, ipv4};
 
 use crate::icmp::unreachable_frame;
 use crate::trace::*;
@@ -23,7 +23,7 @@ fn scene(mut t: Trace, next: Seg) -> Scene {
 fn altered(next: Seg, change: impl FnOnce(&mut Vec<u8>)) -> Scene {
     let (t, mut frame) = scene(Trace::open(), next);
     change(&mut frame);
-    frame::mend_ip(&mut frame);
+    frame::fix_ip_checksum(&mut frame);
     (t, frame)
 }
 
@@ -31,16 +31,15 @@ fn raw_frame(bytes: Vec<u8>) -> Scene {
     (Trace::open(), bytes)
 }
 
-/// A stack that answers all SYNs but one by cookies. [`Trace::at`] selects a peer: peer 99 takes the one place, peer 0 gets
-/// a cookie.
+/// A stack that stores one half-open connection, of peer 99, and answers other SYNs by cookies. Peer 0 has got one.
 fn flooded(change: impl FnOnce(&mut Settings)) -> Trace {
     let mut t = Trace::new(|settings| {
         settings.half_open_max = 1;
         change(settings);
     });
-    t.at(99).recv(syn());
-    t.at(0).recv(syn().mss(1460));
-    t.forget();
+    t.select_peer(99).recv(syn());
+    t.select_peer(0).recv(syn().mss(1460));
+    t.discard();
     t
 }
 
@@ -48,21 +47,21 @@ fn flooded(change: impl FnOnce(&mut Settings)) -> Trace {
 fn cookie_used(change: impl FnOnce(&mut Settings)) -> Trace {
     let mut t = flooded(change);
     t.recv(bytes(1, "hello").ack(1));
-    t.opened();
+    t.expect_opened();
     t.recv(rst(6));
-    t.forget();
+    t.discard();
     t
 }
 
 /// A connection that was imported under another address than the stack's own, and was aborted.
 fn imported_and_aborted() -> Scene {
     let (mut t, late) = scene(Trace::open(), bytes(1, "late"));
-    let state = t.stack.export(t.now, t.conn()).expect("established");
+    let state = t.stack.export(t.now, t.conn()).expect("an established connection");
     let address = Ipv4Addr::new(10, 0, 0, 9);
-    let listeners = vec![Listener { address: SocketAddrV4::new(address, PLAIN), is_gated: false }];
+    let listeners = vec![Listener { address: SocketAddrV4::new(address, UNGATED_PORT), is_gated: false }];
     let settings = Settings { address, listeners, ..settings() };
     t.stack = Stack::new(t.now, settings).expect("valid settings");
-    let moved = t.stack.import(t.now, &state).expect("room");
+    let moved = t.stack.import(t.now, &state).expect("room for a connection");
     t.stack.abort(moved);
     (t, late)
 }
@@ -71,11 +70,18 @@ fn provoked(reason: Dropped) -> Scene {
     match reason {
         Dropped::Malformed => raw_frame(vec![0; 13]),
         Dropped::BadChecksum => altered(bytes(1, "x"), |frame| *frame.last_mut().unwrap() ^= 1),
+        Dropped::PartialChecksum => altered(bytes(1, "x"), |frame| {
+            let segment = &mut frame[ethernet::HEADER_BYTES + ipv4::HEADER_BYTES..];
+            let pseudo =
+                checksum::pseudo_v4(PEER_IP, frame::STACK_IP, ipv4::PROTOCOL_TCP, segment.len() as u32);
+            segment[16..18].copy_from_slice(&(!pseudo.finish()).to_be_bytes());
+        }),
         Dropped::Fragment => altered(bytes(1, "x"), |frame| frame[ethernet::HEADER_BYTES + 6] = 0x20),
         Dropped::NotForUs => altered(bytes(1, "x"), |frame| frame[5] ^= 8),
         Dropped::UnknownProtocol => altered(bytes(1, "x"), |frame| frame[12] = 0x86),
-        Dropped::ForeignPeer => {
-            let header = Header { source: PEER_PORT, target: PLAIN, flags: Flags::SYN, ..Header::default() };
+        Dropped::InvalidPeer => {
+            let header =
+                Header { source: PEER_PORT, target: UNGATED_PORT, flags: Flags::SYN, ..Header::default() };
             raw_frame(frame::segment(Ipv4Addr::BROADCAST, &header, b"", None))
         }
         Dropped::EchoTooLarge => {
@@ -88,7 +94,7 @@ fn provoked(reason: Dropped) -> Scene {
         }
         Dropped::SoftError => {
             let mut t = Trace::open();
-            t.say(1);
+            t.send_pattern(1);
             let frame = unreachable_frame(&mut t, v4::CODE_HOST, 0, 1);
             (t, frame)
         }
@@ -104,33 +110,33 @@ fn provoked(reason: Dropped) -> Scene {
             let mut t = Trace::open();
             t.finish();
             t.recv(fin(1).ack(2));
-            t.forget();
+            t.discard();
             scene(t, fin(1).ack(2))
         }
         Dropped::Moved => {
             let mut t = Trace::open();
-            t.stack.export(t.now, t.conn()).expect("established");
+            t.stack.export(t.now, t.conn()).expect("an established connection");
             scene(t, bytes(1, "late"))
         }
-        Dropped::BrokenOff => imported_and_aborted(),
+        Dropped::Aborted => imported_and_aborted(),
         Dropped::TableFull => {
             let mut t = Trace::new(|settings| settings.connections_max = 1);
             t.establish(syn());
-            t.at(1);
+            t.select_peer(1);
             scene(t, syn())
         }
         Dropped::SynQueueFull => {
             let mut t = cookie_used(|settings| settings.cookies_max = 1);
-            t.at(1);
+            t.select_peer(1);
             scene(t, syn())
         }
         Dropped::CookieInvalid => scene(flooded(|_| {}), bytes(1, "x").ack(77)),
         Dropped::CookieUsed => scene(cookie_used(|_| {}), bytes(1, "hello").ack(1)),
         Dropped::CookiesFull => {
             let mut t = flooded(|settings| settings.cookies_max = 1);
-            t.at(1).recv(syn().mss(1460));
+            t.select_peer(1).recv(syn().mss(1460));
             t.recv(bytes(1, "hello").ack(1));
-            t.at(0);
+            t.select_peer(0);
             scene(t, bytes(1, "hello").ack(1))
         }
         Dropped::BadHandshakeAck => {
@@ -138,8 +144,8 @@ fn provoked(reason: Dropped) -> Scene {
             t.recv(syn());
             scene(t, ack(5).seq(1))
         }
-        Dropped::WithoutTimestamp => scene(Trace::open_stamps(), bytes(1, "x").no_stamp()),
-        Dropped::OldTimestamp => scene(Trace::open_stamps(), bytes(1, "x").stamp(PEER_CLOCK - 1)),
+        Dropped::WithoutTimestamp => scene(Trace::open_timestamps(), bytes(1, "x").no_timestamp()),
+        Dropped::OldTimestamp => scene(Trace::open_timestamps(), bytes(1, "x").timestamp(PEER_CLOCK - 1)),
         Dropped::ResetOutOfWindow => scene(Trace::open(), rst(-1)),
         Dropped::ResetNotExact => scene(Trace::open(), rst(5)),
         Dropped::SynInConnection => scene(Trace::open(), syn().seq(5)),
@@ -162,8 +168,8 @@ fn provoked(reason: Dropped) -> Scene {
             scene(t, bytes(2, "x"))
         }
         Dropped::NoRoom => {
-            let t = Trace::opened_by(|settings| settings.reassembly_bytes_max = 2000, syn().mss(1460));
-            scene(t, many(3001, 100))
+            let t = Trace::open_with(|settings| settings.reassembly_bytes_max = 2000, syn().mss(1460));
+            scene(t, data(3001, 100))
         }
     }
 }
@@ -174,9 +180,10 @@ fn each_reason_is_reported_when_it_is_provoked() {
         let (mut t, frame) = provoked(*reason);
         t.stack.watch_drops(4);
         t.recv_frame(&frame);
-        let reported: Vec<_> = std::iter::from_fn(|| t.stack.poll_dropped()).map(|one| one.reason).collect();
+        let reported: Vec<_> =
+            std::iter::from_fn(|| t.stack.poll_dropped()).map(|dropping| dropping.reason).collect();
         if !reported.contains(reason) {
-            t.fail(&format!("wanted: {reason:?}\n   was: {reported:?}"));
+            t.fail(&format!("expected: {reason:?}\nreported: {reported:?}"));
         }
     }
 }
@@ -189,7 +196,10 @@ fn a_reported_drop_identifies_its_segment() {
     t.recv(rst(-1));
     let dropped = t.stack.poll_dropped().expect("the reset was outside the window");
     let segment = dropped.segment.expect("the dropped frame held a segment");
-    assert_eq!((dropped.at, segment.flow.peer.port(), segment.flow.local.port()), (t.now, PEER_PORT, PLAIN));
+    assert_eq!(
+        (dropped.at, segment.flow.peer.port(), segment.flow.local.port()),
+        (t.now, PEER_PORT, UNGATED_PORT)
+    );
     assert_eq!((segment.flags, segment.payload_bytes), (Flags::RST, 0));
     let text = dropped.to_string();
     assert!(
@@ -197,7 +207,7 @@ fn a_reported_drop_identifies_its_segment() {
         "{text}"
     );
     t.recv_frame(&[0; 13]);
-    let dropped = t.stack.poll_dropped().map(|one| (one.reason, one.segment));
+    let dropped = t.stack.poll_dropped().map(|dropping| (dropping.reason, dropping.segment));
     assert_eq!(
         dropped,
         Some((Dropped::Malformed, None)),

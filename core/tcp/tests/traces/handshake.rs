@@ -20,64 +20,64 @@ fn a_peer_opens_a_connection() {
     let mut t = Trace::new(|_| {});
     t.recv(syn().mss(1460));
     t.expect(syn_ack().ack(1).mss(1460).window(65_535));
-    t.nothing();
+    t.expect_nothing();
     t.recv(ack(1));
-    t.opened();
-    t.nothing();
+    t.expect_opened();
+    t.expect_nothing();
 }
 
-/// MUST-41, MUST-42: many connections at one port, each by its own address and port.
+/// MUST-41, MUST-42.
 #[test]
-fn peers_share_a_listener() {
+fn several_peers_connect_to_one_listener() {
     let mut t = Trace::open();
-    t.at(1).establish(syn());
+    t.select_peer(1).establish(syn());
     t.grant(100);
     t.recv(bytes(1, "two"));
-    t.hears("two");
-    t.at(0).recv(bytes(1, "one"));
-    t.hears("one");
+    t.expect_data("two");
+    t.select_peer(0).recv(bytes(1, "one"));
+    t.expect_data("one");
     assert_eq!(t.stack.connections(), 2);
 }
 
 #[test]
-fn we_open_a_connection() {
+fn this_end_opens_a_connection() {
     let mut t = Trace::new(|_| {});
     t.connect();
-    t.expect(syn().mss(1460).scale(0).sack_ok(true).stamp(0).echo(0).window(65_535));
+    t.expect(syn().mss(1460).scale(0).sack_ok(true).timestamp(0).echo(0).window(65_535));
     t.recv(syn_ack().mss(1460));
-    t.expect(ack(1).seq(1).no_stamp());
-    t.opened();
-    t.nothing();
+    t.expect(ack(1).seq(1).no_timestamp());
+    t.expect_opened();
+    t.expect_nothing();
 }
 
-/// The end of the handshake was lost, and the peer probes the window: the probe neither opens the connection nor prevents it
-/// from opening.
+/// The last segment of the handshake was lost, and the peer probes the window: the probe neither completes the
+/// handshake nor prevents its completion.
 #[test]
-fn a_probe_of_the_window_is_no_end_of_the_handshake() {
+fn a_window_probe_does_not_complete_the_handshake() {
     let mut t = Trace::new(|settings| settings.initial_window = 0);
     t.recv(syn());
     t.expect(syn_ack().ack(1).window(0));
     t.recv(ack(1).seq(0));
     t.expect(ack(1));
     t.recv(ack(1));
-    t.opened();
+    t.expect_opened();
 }
 
 #[test]
-fn a_repeated_syn_gets_the_same_answer() {
+fn a_repeated_syn_is_answered_by_the_same_syn_ack() {
     let mut t = Trace::new(|_| {});
     t.recv(syn());
     t.expect(syn_ack().ack(1));
     t.recv(syn());
     t.expect(syn_ack().ack(1));
     t.recv(ack(1));
-    t.opened();
+    t.expect_opened();
     assert_eq!(t.counters().resets_sent, 0);
 }
 
 /// RFC 6298 §2.1, §5.5.
 #[test]
-fn our_syn_is_sent_again_ever_more_slowly() {
+fn retransmissions_of_our_syn_back_off_exponentially() {
     let mut t = connecting();
     for wait in [1, 2, 4, 8] {
         assert_eq!(t.until_sent(), secs(wait));
@@ -85,23 +85,23 @@ fn our_syn_is_sent_again_ever_more_slowly() {
     }
     t.recv(syn_ack());
     t.expect(ack(1));
-    t.opened();
+    t.expect_opened();
 }
 
-/// Once our SYN-ACK is acknowledged it is not repeated: the peer would challenge it.
+/// Otherwise the peer would challenge the repeated SYN-ACK.
 #[test]
 fn a_repeated_syn_is_not_answered_after_the_handshake() {
     let mut t = Trace::new(|_| {});
     t.recv(syn());
     t.expect(syn_ack().ack(1));
     t.recv_all([syn(), ack(1).seq(1)]);
-    t.opened();
+    t.expect_opened();
     t.expect(ack(1).seq(1));
-    t.nothing_sent_later();
+    t.expect_nothing_sent_later();
 }
 
 #[test]
-fn our_answer_to_a_syn_is_sent_again() {
+fn an_unacknowledged_syn_ack_is_retransmitted() {
     let mut t = Trace::new(|_| {});
     t.recv(syn());
     t.expect(syn_ack());
@@ -110,55 +110,55 @@ fn our_answer_to_a_syn_is_sent_again() {
         t.expect(syn_ack().ack(1));
     }
     t.recv(ack(1));
-    t.opened();
+    t.expect_opened();
 }
 
 /// MUST-23: a SYN is repeated for three minutes at least.
 #[test]
 fn a_peer_that_never_answers_a_syn_is_lost_after_three_minutes() {
     let mut t = connecting();
-    t.pass(secs(179));
+    t.advance(secs(179));
     assert!(t.peer().events.is_empty());
-    t.pass(secs(2));
-    t.lost(LostReason::TimedOut);
+    t.advance(secs(2));
+    t.expect_lost(LostReason::TimedOut);
     assert_eq!(t.stack.connections(), 0);
 }
 
 #[test]
-fn half_open_connections_end_after_three_minutes_in_silence() {
+fn half_open_connections_end_after_three_minutes() {
     let mut t = Trace::new(|_| {});
     t.recv(syn());
-    t.pass(secs(181));
+    t.advance(secs(181));
     assert_eq!(t.stack.connections(), 0);
-    assert!(t.peer().events.is_empty(), "the application never knew of it");
+    assert!(t.peer().events.is_empty(), "the application should get no event of a half-open connection");
 }
 
 /// §3.10.7.3, second.
 #[test]
-fn a_reset_that_acknowledges_our_syn_refuses() {
+fn a_reset_that_acknowledges_our_syn_refuses_the_connection() {
     let mut t = connecting();
     t.recv(rst(0).ack(1));
-    t.lost(LostReason::Refused);
-    t.nothing();
+    t.expect_lost(LostReason::Refused);
+    t.expect_nothing();
     assert_eq!(t.stack.connections(), 0);
 }
 
-/// §3.10.7.3, second: the sender of a reset without ACK, or with a wrong one, has not seen our SYN.
+/// §3.10.7.3, second: the sender of such a reset has not received our SYN.
 #[test]
-fn blind_resets_do_not_refuse() {
+fn resets_that_do_not_acknowledge_our_syn_are_ignored() {
     let mut t = connecting();
     t.recv(rst(0));
     t.recv(rst(0).ack(2));
     t.recv(rst(0).ack(0));
-    t.nothing();
+    t.expect_nothing();
     t.recv(syn_ack());
     t.expect(ack(1));
-    t.opened();
+    t.expect_opened();
 }
 
 /// §3.10.7.3, first.
 #[test]
-fn a_wrong_acknowledgement_of_our_syn_is_reset() {
+fn a_wrong_acknowledgement_of_our_syn_is_answered_by_a_reset() {
     let mut t = connecting();
     t.recv(syn_ack().ack(77));
     t.expect(rst(77));
@@ -166,21 +166,21 @@ fn a_wrong_acknowledgement_of_our_syn_is_reset() {
     t.expect(rst(0));
     t.recv(syn_ack());
     t.expect(ack(1));
-    t.opened();
+    t.expect_opened();
 }
 
-/// §3.10.7.3: without SYN and RST it is dropped.
+/// §3.10.7.3: segments without SYN and RST are dropped.
 #[test]
-fn other_segments_do_not_answer_a_syn() {
+fn segments_without_syn_do_not_answer_our_syn() {
     let mut t = connecting();
     t.recv(ack(1).seq(1));
     t.recv(fin(1).ack(1));
-    t.nothing();
+    t.expect_nothing();
 }
 
 /// §3.10.7.4, fifth, SYN-RECEIVED.
 #[test]
-fn a_wrong_acknowledgement_of_our_answer_is_reset() {
+fn a_wrong_acknowledgement_of_our_syn_ack_is_answered_by_a_reset() {
     let mut t = Trace::new(|_| {});
     t.recv(syn());
     t.expect(syn_ack());
@@ -189,12 +189,12 @@ fn a_wrong_acknowledgement_of_our_answer_is_reset() {
     t.recv(ack(0).seq(1));
     t.expect(rst(0));
     t.recv(ack(1).seq(1));
-    t.opened();
+    t.expect_opened();
 }
 
 /// §3.10.7.1.
 #[test]
-fn nobody_answers_with_a_reset() {
+fn segments_to_a_port_without_a_listener_are_answered_by_resets() {
     let mut t = Trace::new(|_| {});
     t.peer().stack_port = 99;
     t.recv(syn());
@@ -209,17 +209,17 @@ fn nobody_answers_with_a_reset() {
     t.expect(rst(0).ack(33));
     t.recv(rst(5));
     t.recv(rst(5).ack(9));
-    t.nothing();
+    t.expect_nothing();
 }
 
 /// §3.10.7.2.
 #[test]
-fn a_listener_takes_nothing_but_a_syn() {
+fn a_listener_accepts_only_a_syn() {
     let mut t = Trace::new(|_| {});
     t.recv(rst(3));
     t.recv(seg().no_flags().seq(3).payload("x"));
     t.recv(seg().fin().seq(3));
-    t.nothing();
+    t.expect_nothing();
     t.recv(ack(50).seq(3));
     t.expect(rst(50));
     t.recv(syn_ack().ack(60));
@@ -228,7 +228,7 @@ fn a_listener_takes_nothing_but_a_syn() {
 }
 
 #[test]
-fn a_listener_that_is_closed_refuses() {
+fn a_closed_listener_answers_by_a_reset() {
     let mut t = Trace::new(|_| {});
     t.stack.set_listening(0, false);
     t.recv(syn());
@@ -236,129 +236,128 @@ fn a_listener_that_is_closed_refuses() {
 }
 
 #[test]
-fn bytes_may_come_with_the_last_segment_of_the_handshake() {
+fn bytes_in_the_last_segment_of_the_handshake_are_delivered() {
     let mut t = Trace::new(|_| {});
     t.recv(syn());
     t.expect(syn_ack());
     t.recv(bytes(1, "abc").ack(1));
-    t.opened();
+    t.expect_opened();
     t.expect(ack(4));
-    t.nothing();
+    t.expect_nothing();
     t.grant(10);
-    t.hears("abc");
-    t.nothing();
+    t.expect_data("abc");
+    t.expect_nothing();
 }
 
 #[test]
-fn the_last_segment_of_the_handshake_may_finish() {
+fn a_fin_in_the_last_segment_of_the_handshake_is_accepted() {
     let mut t = Trace::new(|_| {});
     t.recv(syn());
     t.expect(syn_ack());
     t.recv(fin(1).ack(1));
-    t.opened();
-    t.finished();
+    t.expect_opened();
+    t.expect_finished();
     t.expect(ack(2));
 }
 
-/// Bytes of a SYN are not accepted, and so not acknowledged (§3.4 permits to queue them, or to let them be retransmitted).
+/// §3.4 permits to queue the bytes of a SYN, or to have them retransmitted, as here.
 #[test]
-fn bytes_that_come_with_a_syn_come_again() {
+fn bytes_in_a_syn_are_not_acknowledged() {
     let mut t = Trace::new(|_| {});
     t.recv(syn().payload("abc"));
     t.expect(syn_ack().ack(1));
     t.recv(bytes(1, "abc").ack(1));
-    t.opened();
+    t.expect_opened();
     t.grant(10);
-    t.hears("abc");
+    t.expect_data("abc");
     let mut t = connecting();
     t.recv(syn_ack().payload("abc"));
     t.expect(ack(1));
-    t.opened();
+    t.expect_opened();
     t.grant(10);
     t.recv(bytes(1, "abc"));
-    t.hears("abc");
+    t.expect_data("abc");
 }
 
-/// MUST-11, §3.10.7.4, second: the listener is unchanged, and the application has not learned of the connection.
+/// MUST-11, §3.10.7.4, second: the listener is unchanged, and the application gets no event.
 #[test]
-fn a_peer_takes_its_syn_back() {
+fn a_reset_ends_a_half_open_connection() {
     let mut t = Trace::new(|_| {});
     t.recv(syn());
     t.expect(syn_ack());
     t.recv(rst(1));
-    t.nothing();
+    t.expect_nothing();
     assert_eq!(t.stack.connections(), 0);
     t.establish(syn());
 }
 
-/// Figure 8: an old duplicate SYN.
+/// §3.5, figure 8: the peer answers the SYN-ACK by a reset.
 #[test]
-fn an_old_syn_is_found_out() {
+fn an_old_duplicate_syn_opens_no_connection() {
     let mut t = Trace::new(|_| {});
-    t.recv(syn().seq(-90)); // old: the peer's numbers begin at 0
+    t.recv(syn().seq(-90)); // below 0, the present initial number
     t.expect(syn_ack().ack(-89));
     t.recv(rst(-89));
-    t.nothing();
+    t.expect_nothing();
     t.establish(syn());
 }
 
-/// Bytes granted before the connection is established count, too.
 #[test]
-fn grants_may_come_before_the_handshake_is_over() {
+fn grants_before_the_end_of_the_handshake_count() {
     let mut t = connecting();
     t.grant(5);
     t.recv(syn_ack());
     t.expect(ack(1));
-    t.opened();
+    t.expect_opened();
     t.recv(bytes(1, "hello"));
-    t.hears("hello");
+    t.expect_data("hello");
 }
 
-/// §3.10.4, SYN-SENT: queued until the connection is established.
+/// §3.10.4, SYN-SENT: the FIN is queued until the connection is established.
 #[test]
-fn an_end_before_the_handshake_is_over_is_sent_after_it() {
+fn finish_before_the_end_of_the_handshake_sends_the_fin_after_it() {
     let mut t = connecting();
     t.finish();
-    t.quiet();
+    t.expect_nothing_sent();
     t.recv(syn_ack());
     t.expect(fin(1).ack(1));
-    t.opened();
+    t.expect_opened();
 }
 
 /// §3.10.5, SYN-SENT.
 #[test]
-fn nobody_is_told_of_an_abort_before_the_peer_has_answered() {
+fn an_abort_before_the_syn_ack_sends_nothing() {
     let mut t = connecting();
     t.abort();
-    t.nothing();
+    t.expect_nothing();
     t.recv(syn_ack());
     t.expect(rst(1));
 }
 
-/// MUST-46, MUST-63: no connection to a group address, and none from one.
+/// MUST-46, MUST-63.
 #[test]
-fn groups_are_no_peers() {
+fn connections_to_and_from_group_addresses_are_refused() {
     for ip in [[224, 0, 0, 1], [255, 255, 255, 255], [0, 0, 0, 0], [10, 0, 0, 255], [127, 0, 0, 1]] {
         let mut t = Trace::new(|_| {});
         t.peer().ip = Ipv4Addr::from(ip);
         t.recv(syn());
-        t.nothing();
+        t.expect_nothing();
         assert_eq!(t.stack.connections(), 0, "{ip:?}");
         t.connect();
-        t.lost(LostReason::Failed);
+        t.expect_lost(LostReason::Failed);
     }
 }
 
-/// MUST-57: a SYN to a group address is ignored.
+/// MUST-57.
 #[test]
-fn a_syn_to_a_group_is_ignored() {
+fn a_syn_to_a_group_address_is_ignored() {
     for target in [[10, 0, 0, 255], [255, 255, 255, 255], [224, 0, 0, 1]] {
         let mut t = Trace::new(|_| {});
         let mut frame = t.frame_of(syn());
         frame[30..34].copy_from_slice(&target);
-        frame::mend(&mut frame);
+        frame::fix_checksums(&mut frame);
         t.recv_frame(&frame);
-        t.nothing();
+        t.expect_nothing();
         assert_eq!(t.stack.connections(), 0);
     }
 }
@@ -369,51 +368,50 @@ fn initial_sequence_numbers_rise_with_the_clock() {
     let mut t = connecting();
     let first = t.peer().stack_initial();
     t.abort();
-    t.pass(ms(10));
+    t.advance(ms(10));
     let mut other = Trace::new(|_| {});
-    other.pass(ms(10));
+    other.advance(ms(10));
     other.connect();
     let second = other.peer().stack_initial();
-    assert_eq!(second.wrapping_sub(first), 2500, "one each four microseconds");
-    t.at(1).connect();
-    assert_ne!(t.peer().stack_initial(), second, "another peer, other numbers");
+    assert_eq!(second.wrapping_sub(first), 2500, "one number each 4 µs in 10 ms");
+    t.select_peer(1).connect();
+    assert_ne!(t.peer().stack_initial(), second, "different peers should get different numbers");
 }
 
-/// While cookies are outstanding, later bytes of a peer whose first acknowledgement and first bytes were lost get no answer:
-/// the peer retransmits the first bytes, and these return the cookie (RFC 4987 §3.6).
+/// The peer's first acknowledgement and first bytes were lost: later bytes get no answer while cookies are outstanding.
+/// The peer retransmits its first bytes, and their segment returns the cookie (RFC 4987 §3.6).
 #[test]
-fn later_bytes_without_the_cookie_are_awaited_again() {
+fn later_bytes_without_the_cookie_are_ignored() {
     let mut t = Trace::new(|settings| settings.half_open_max = 1);
     t.recv(syn());
     t.expect(syn_ack());
-    t.at(1).recv(syn().mss(1460));
+    t.select_peer(1).recv(syn().mss(1460));
     t.expect(syn_ack().ack(1));
     t.recv(bytes(4, "def").ack(1));
-    t.nothing();
+    t.expect_nothing();
     t.recv(bytes(1, "abc").ack(1));
-    t.opened();
+    t.expect_opened();
     assert_eq!(t.stack.counters().cookies_accepted, 1);
 }
 
 /// RFC 6335 §6: port 0 is reserved.
 #[test]
-fn a_peer_has_a_port() {
+fn a_syn_from_port_0_is_malformed() {
     let mut t = Trace::new(|_| {});
     t.peer().port = 0;
     t.recv(syn());
-    t.nothing();
+    t.expect_nothing();
     assert_eq!((t.stack.connections(), t.counters().frames_malformed), (0, 1));
 }
 
-/// Connections that this end opens do not use the ports of listeners.
 #[test]
-fn our_connections_avoid_the_ports_at_which_we_listen() {
-    let free = 40_000;
+fn ports_of_listeners_are_not_used_to_connect() {
+    let free_port = 40_000;
     let mut t = Trace::new(|settings| {
         let listener = |port| Listener { address: SocketAddrV4::new(STACK_IP, port), is_gated: false };
-        settings.listeners = (32_768..61_000).filter(|port| *port != free).map(listener).collect();
+        settings.listeners = (32_768..61_000).filter(|port| *port != free_port).map(listener).collect();
     });
     t.connect();
     t.expect(syn());
-    assert_eq!(t.peer().stack_port, free);
+    assert_eq!(t.peer().stack_port, free_port);
 }

@@ -6,7 +6,7 @@ use spillway_wire::packet::{ethernet, ipv4};
 
 use crate::trace::*;
 
-/// The part of a segment that a router quotes: IP header and eight bytes; the segment has this number.
+/// The part that a router quotes of the segment with this sequence number: the IP header and eight bytes.
 fn quoted(t: &mut Trace, seq: i64) -> Vec<u8> {
     let peer = t.peer();
     let mut tcp = [0; 8];
@@ -17,7 +17,7 @@ fn quoted(t: &mut Trace, seq: i64) -> Vec<u8> {
     frame::packet(source, target, ipv4::PROTOCOL_TCP, &tcp)[ethernet::HEADER_BYTES..].to_vec()
 }
 
-/// A router's error that quotes the segment with this number.
+/// The frame of a router's error that quotes the segment with this sequence number.
 pub fn unreachable_frame(t: &mut Trace, code: u8, next_hop_mtu: u16, seq: i64) -> Vec<u8> {
     let inner = quoted(t, seq);
     let message = Message::Unreachable { code, next_hop_mtu, inner: &inner };
@@ -32,110 +32,110 @@ fn unreachable(t: &mut Trace, code: u8, next_hop_mtu: u16, seq: i64) {
 /// Established, with a segment of 1460 bytes in flight.
 fn sending() -> Trace {
     let mut t = Trace::open();
-    t.say(1460);
-    t.expect(many(1, 1460));
+    t.send_pattern(1460);
+    t.expect(data(1, 1460));
     t
 }
 
-/// MUST-56, SHLD-25, RFC 1122 §4.2.3.9: soft errors end nothing.
+/// MUST-56, SHLD-25, RFC 1122 §4.2.3.9.
 #[test]
-fn soft_errors_end_nothing() {
+fn soft_errors_end_no_connection() {
     for code in [v4::CODE_NETWORK, v4::CODE_HOST, 5, 6, 11, 12] {
         let mut t = Trace::new(|_| {});
         t.connect();
         t.expect(syn());
         unreachable(&mut t, code, 0, 0);
-        t.nothing();
+        t.expect_nothing();
         t.recv(syn_ack());
         t.expect(ack(1));
-        t.opened();
-        t.say(10);
-        t.expect(many(1, 10));
+        t.expect_opened();
+        t.send_pattern(10);
+        t.expect(data(1, 10));
         unreachable(&mut t, code, 0, 1);
-        t.nothing();
+        t.expect_nothing();
     }
 }
 
-/// SHLD-26, while the connection is being opened.
+/// SHLD-26.
 #[test]
-fn hard_errors_end_what_is_not_established() {
+fn hard_errors_end_an_opening_connection() {
     for code in [v4::CODE_PROTOCOL, v4::CODE_PORT] {
         let mut t = Trace::new(|_| {});
         t.connect();
         t.expect(syn());
         unreachable(&mut t, code, 0, 0);
-        t.lost(LostReason::Refused);
+        t.expect_lost(LostReason::Refused);
     }
 }
 
-/// RFC 5927 §5.2, RFC 5461: they end nothing else.
+/// RFC 5927 §5.2, RFC 5461.
 #[test]
-fn hard_errors_do_not_end_what_is_established() {
+fn hard_errors_do_not_end_an_established_connection() {
     for code in [v4::CODE_PROTOCOL, v4::CODE_PORT] {
         let mut t = sending();
         unreachable(&mut t, code, 0, 1);
-        t.nothing();
+        t.expect_nothing();
         t.recv(ack(1461));
-        t.say(1);
-        t.expect(many(1461, 1));
+        t.send_pattern(1);
+        t.expect(data(1461, 1));
     }
 }
 
-/// RFC 5927 §4.1: an error that does not quote a segment in flight is ignored.
+/// RFC 5927 §4.1: such errors may be forged.
 #[test]
-fn errors_about_what_is_not_on_its_way_are_ignored() {
+fn errors_that_quote_no_segment_in_flight_are_ignored() {
     let mut t = Trace::new(|_| {});
     t.connect();
     t.expect(syn());
     for seq in [-1, 1, 5000] {
         unreachable(&mut t, v4::CODE_PORT, 0, seq);
     }
-    t.nothing();
+    t.expect_nothing();
     let mut t = sending();
     for seq in [0, 1461, 90_000] {
         unreachable(&mut t, v4::CODE_FRAGMENTATION_NEEDED, 1000, seq);
     }
-    t.say(1460);
-    t.expect(many(1461, 1460));
+    t.send_pattern(1460);
+    t.expect(data(1461, 1460));
 }
 
-/// RFC 1191 §6.1: segments become smaller, and a segment that was too large is retransmitted at once in smaller ones.
+/// RFC 1191 §6.1: a segment that was too large is retransmitted at once in smaller ones.
 #[test]
-fn a_smaller_mtu_makes_smaller_segments() {
+fn a_smaller_mtu_reduces_the_segment_size() {
     let mut t = sending();
     unreachable(&mut t, v4::CODE_FRAGMENTATION_NEEDED, 1000, 1);
-    t.expect(many(1, 960));
+    t.expect(data(1, 960));
     t.recv(ack(961));
-    t.expect(many(961, 500));
+    t.expect(data(961, 500));
     t.recv(ack(1461));
-    t.say(1460);
-    t.expect(many(1461, 960));
-    t.expect(many(2421, 500));
+    t.send_pattern(1460);
+    t.expect(data(1461, 960));
+    t.expect(data(2421, 500));
 }
 
-/// RFC 5927 §7: an MTU that is reported as nearly nothing is raised to 552 bytes.
+/// RFC 5927 §7.
 #[test]
-fn a_tiny_mtu_is_not_believed() {
+fn a_tiny_mtu_is_raised_to_552_bytes() {
     for mtu in [0, 1, 68, 551] {
         let mut t = sending();
         unreachable(&mut t, v4::CODE_FRAGMENTATION_NEEDED, mtu, 1);
-        t.expect(many(1, 512));
+        t.expect(data(1, 512));
     }
 }
 
 #[test]
-fn a_larger_mtu_changes_nothing() {
+fn a_larger_mtu_is_ignored() {
     let mut t = sending();
     unreachable(&mut t, v4::CODE_FRAGMENTATION_NEEDED, 9000, 1);
-    t.quiet();
+    t.expect_nothing_sent();
     t.recv(ack(1461));
-    t.say(1460);
-    t.expect(many(1461, 1460));
+    t.send_pattern(1460);
+    t.expect(data(1461, 1460));
 }
 
 /// MUST-55: source quench is discarded silently; so are unknown messages.
 #[test]
-fn other_messages_are_ignored() {
+fn other_icmp_messages_are_ignored() {
     let mut t = sending();
     let inner = quoted(&mut t, 1);
     for kind in [4, 5, 9, 10, 12, 13, 17, 200] {
@@ -143,22 +143,21 @@ fn other_messages_are_ignored() {
         t.recv_frame(&frame::icmp(PEER_IP, &Message::Other { kind, code: 0, body: &body }));
     }
     t.recv_frame(&frame::icmp(PEER_IP, &Message::TimeExceeded { code: 0, inner: &inner }));
-    t.nothing();
+    t.expect_nothing();
     t.recv(ack(1461));
-    t.say(1460);
-    t.expect(many(1461, 1460));
+    t.send_pattern(1460);
+    t.expect(data(1461, 1460));
 }
 
-/// Quotations that are cut short.
 #[test]
-fn any_quotation_does_no_harm() {
+fn errors_with_a_truncated_quotation_are_ignored() {
     let mut t = sending();
     let inner = quoted(&mut t, 1);
     for end in 0..inner.len() {
         let message = Message::Unreachable { code: 4, next_hop_mtu: 600, inner: &inner[..end] };
         t.recv_frame(&frame::icmp(PEER_IP, &message));
     }
-    t.nothing();
+    t.expect_nothing();
 }
 
 /// RFC 1122 §3.2.2.6.
@@ -168,23 +167,23 @@ fn ping_is_answered() {
     let payload = pattern(1, 56);
     let ping = Message::EchoRequest { ident: 7, sequence: 8, payload: &payload };
     t.recv_frame(&frame::icmp(PEER_IP, &ping));
-    let frame = t.others.pop_front().expect("an answer");
-    let (_, packet) = ethernet::Header::parse(&frame).expect("a frame");
-    let (ip, _, message) = ipv4::Header::parse(packet).expect("a packet");
+    let frame = t.other_frames.pop_front().expect("an echo reply");
+    let (_, packet) = ethernet::Header::parse(&frame).expect("a valid Ethernet header");
+    let (ip, _, message) = ipv4::Header::parse(packet).expect("a valid IPv4 header");
     assert_eq!((ip.source, ip.target), (STACK_IP, PEER_IP));
     let pong = Message::EchoReply { ident: 7, sequence: 8, payload: &payload };
     assert_eq!(Message::parse(message), Ok(pong));
 }
 
-/// RFC 1122 §3.2.2.6: not to or from groups: all hosts of a group would answer a forged request.
+/// RFC 1122 §3.2.2.6: all hosts of a group would answer a forged request.
 #[test]
-fn ping_to_or_from_a_group_is_not_answered() {
+fn ping_to_or_from_a_group_address_is_not_answered() {
     let ping = Message::EchoRequest { ident: 7, sequence: 8, payload: b"" };
     let mut t = Trace::new(|_| {});
     t.recv_frame(&frame::icmp([10, 0, 0, 255].into(), &ping));
     let mut to_all = frame::icmp(PEER_IP, &ping);
     to_all[30..34].copy_from_slice(&[10, 0, 0, 255]);
-    frame::mend_ip(&mut to_all);
+    frame::fix_ip_checksum(&mut to_all);
     t.recv_frame(&to_all);
-    assert!(t.others.is_empty());
+    assert!(t.other_frames.is_empty());
 }

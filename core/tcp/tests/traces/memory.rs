@@ -1,4 +1,4 @@
-//! The memory of send queues that the stack reports; a relay uses it to keep within its bound.
+//! The memory of send queues that the stack reports; a relay uses these figures to keep within its bound.
 
 use spillway_transport::{Chunk, Transport};
 
@@ -10,41 +10,41 @@ fn held(t: &mut Trace) -> (usize, usize) {
 }
 
 #[test]
-fn what_is_sent_is_held_until_it_is_acknowledged() {
+fn sent_bytes_are_held_until_they_are_acknowledged() {
     let mut t = Trace::open();
     assert_eq!(held(&mut t), (0, 0));
-    t.say(1000);
-    let (one, all) = held(&mut t);
-    assert!((1000..=4096).contains(&one) && one == all, "{one} of {all}");
-    t.expect(many(1, 1000));
-    assert_eq!(held(&mut t), (one, all), "it may have to be sent again");
+    t.send_pattern(1000);
+    let (own, total) = held(&mut t);
+    assert!((1000..=4096).contains(&own) && own == total, "{own} of {total}");
+    t.expect(data(1, 1000));
+    assert_eq!(held(&mut t), (own, total), "sent bytes are held for their retransmission");
     t.recv(ack(1001));
     assert_eq!(held(&mut t), (0, 0), "an empty buffer is not counted");
 }
 
-/// The capacity counts, not the length: a chunk is kept as it is.
+/// The capacity counts, not the length: a chunk is kept with its whole buffer.
 #[test]
-fn a_chunk_counts_with_its_capacity_and_a_connection_that_is_gone_holds_nothing() {
+fn a_chunk_counts_with_its_capacity_until_its_connection_ends() {
     let mut t = Trace::open();
     let mut buffer = Vec::with_capacity(50_000);
     buffer.resize(10, b'x');
     let conn = t.conn();
-    t.stack.send_chunk(conn, Chunk::from(buffer)).expect("there is room");
+    t.stack.send_chunk(conn, Chunk::from(buffer)).expect("room for a chunk");
     assert_eq!(held(&mut t), (50_000, 50_000));
     t.abort();
     assert_eq!(held(&mut t), (0, 0));
 }
 
-/// Peers that read nothing: the total is the sum of all connections, and a closed connection's share leaves it.
+/// Peers that read nothing; the share of a closed connection leaves the total.
 #[test]
-fn connections_add_up() {
+fn the_total_is_the_sum_of_all_connections() {
     let mut t = Trace::open();
-    t.say(5000);
+    t.send_pattern(5000);
     let (first, _) = held(&mut t);
-    t.at(1).establish(syn());
-    t.say(20_000);
-    let (second, all) = held(&mut t);
-    assert_eq!(all, first + second);
+    t.select_peer(1).establish(syn());
+    t.send_pattern(20_000);
+    let (second, total) = held(&mut t);
+    assert_eq!(total, first + second);
     assert!(second >= 20_000);
     t.abort();
     assert_eq!(t.stack.held_by_all(), first);

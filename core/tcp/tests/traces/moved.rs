@@ -1,4 +1,4 @@
-//! Connections that move while they close (Capybara §3.3): only segments that are owed are sent.
+//! Connections that move to another stack, also while they close (Capybara §3.3): a move sends only owed segments.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -10,11 +10,11 @@ use spillway_wire::state::{ConnectionState, Finish, Stage};
 
 use crate::trace::*;
 
-/// Behind a gate: the peer's bytes and its FIN have arrived, and our FIN is acknowledged.
-fn ended_behind_the_gate(we_finish_first: bool) -> Trace {
+/// The peer's bytes and its FIN have arrived behind a closed gate, and our FIN is acknowledged.
+fn finished_behind_the_gate(we_finish_first: bool) -> Trace {
     let mut t = Trace::open_gated(syn().mss(1460));
-    t.say(10);
-    t.expect(many(1, 10));
+    t.send_pattern(10);
+    t.expect(data(1, 10));
     if we_finish_first {
         t.finish();
         t.expect(fin(11).ack(1));
@@ -26,152 +26,152 @@ fn ended_behind_the_gate(we_finish_first: bool) -> Trace {
         t.expect(fin(11).ack(1));
     }
     t.recv(ack(12).seq(5));
-    t.forget();
+    t.discard();
     t
 }
 
-/// LAST-ACK and CLOSING with our FIN acknowledged: the FIN is not repeated, and released bytes are acknowledged.
+/// LAST-ACK and CLOSING with our FIN acknowledged: released bytes are acknowledged, but the FIN is not repeated.
 #[test]
-fn an_end_that_was_acknowledged_is_not_said_again() {
+fn an_acknowledged_fin_is_not_repeated_after_a_move() {
     for we_finish_first in [false, true] {
-        let mut t = ended_behind_the_gate(we_finish_first);
-        t.moves(|_| {});
-        t.pass(secs(10));
-        t.forget();
-        t.moves(|_| {});
+        let mut t = finished_behind_the_gate(we_finish_first);
+        t.export_and_import(|_| {});
+        t.advance(secs(10));
+        t.discard();
+        t.export_and_import(|_| {});
         while let Some(seg) = t.peer().segments.pop_front() {
-            assert!(ack(1).seq(12).agrees_with(&seg), "no other than that: {seg}");
+            assert!(ack(1).seq(12).agrees_with(&seg), "only this acknowledgement may be sent: {seg}");
         }
         t.release(4);
         t.expect(ack(5).seq(12));
-        t.lost(LostReason::Closed);
+        t.expect_lost(LostReason::Closed);
     }
 }
 
-/// FIN-WAIT-2, and then the peer's FIN arrives behind the gate: the connection must not end.
+/// In FIN-WAIT-2 the peer's FIN arrives behind the gate.
 #[test]
-fn an_end_that_came_last_may_wait_behind_the_gate_elsewhere() {
+fn a_fin_behind_the_gate_does_not_end_a_moved_connection() {
     let mut t = Trace::open_gated(syn().mss(1460));
     t.finish();
     t.expect(fin(1));
     t.recv(ack(2));
     t.recv(bytes(1, "abc").fin().ack(2));
-    t.forget();
-    t.moves(|_| {});
+    t.discard();
+    t.export_and_import(|_| {});
     t.release(4);
     t.last();
-    t.lost(LostReason::Closed);
+    t.expect_lost(LostReason::Closed);
 }
 
 /// A peer that answers may keep its window closed for ever (MUST-37), also after a move.
 #[test]
-fn bytes_at_a_shut_window_are_no_sign_of_death_elsewhere() {
-    let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
-    t.say(2000);
-    t.forget();
+fn a_moved_connection_with_a_closed_window_is_not_given_up() {
+    let mut t = Trace::open_with(|_| {}, syn().mss(1000));
+    t.send_pattern(2000);
+    t.discard();
     t.recv(ack(1001).window(0));
     for _ in 0..20 {
         t.until_sent();
-        t.expect(many(1001, 1000));
+        t.expect(data(1001, 1000));
         t.recv(ack(1001).window(0));
-        t.moves(|_| {});
+        t.export_and_import(|_| {});
     }
     t.recv(ack(2001).window(5000));
-    t.say(10);
-    t.expect(many(2001, 10));
+    t.send_pattern(10);
+    t.expect(data(2001, 10));
 }
 
-/// The same for a window that was closed before anything was sent.
+/// The window was closed before anything was sent.
 #[test]
-fn a_shut_window_is_asked_about_elsewhere() {
-    let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(0));
-    t.say(1000);
+fn a_closed_window_is_probed_after_a_move() {
+    let mut t = Trace::open_with(|_| {}, syn().mss(1000).window(0));
+    t.send_pattern(1000);
     for _ in 0..20 {
         t.until_sent();
         t.expect(ack(1).seq(0));
         t.recv(ack(1).window(0));
-        t.moves(|_| {});
+        t.export_and_import(|_| {});
     }
     t.recv(ack(1).window(1000));
-    t.expect(many(1, 1000));
+    t.expect(data(1, 1000));
 }
 
-/// An acknowledgement that is owed is sent at once, because the state does not tell how long it was delayed.
+/// It is sent at once, because the state does not contain the time for which it was delayed.
 #[test]
-fn what_is_owed_is_acknowledged_elsewhere() {
+fn an_owed_acknowledgement_is_sent_after_a_move() {
     let mut t = Trace::open();
-    t.moves(|_| {});
-    t.quiet();
+    t.export_and_import(|_| {});
+    t.expect_nothing_sent();
     t.recv(bytes(1, "abc"));
-    t.quiet();
-    t.moves(|_| {});
+    t.expect_nothing_sent();
+    t.export_and_import(|_| {});
     t.expect(ack(4).seq(1));
 }
 
-/// A peer that does not answer is given up at the same time as without moves.
 #[test]
-fn a_dead_peer_is_dead_elsewhere() {
-    let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
-    t.say(1000);
+fn moves_do_not_delay_giving_up_a_dead_peer() {
+    let mut t = Trace::open_with(|_| {}, syn().mss(1000));
+    t.send_pattern(1000);
     for _ in 0..12 {
-        t.pass(secs(10));
-        t.moves(|_| {});
+        t.advance(secs(10));
+        t.export_and_import(|_| {});
     }
-    t.pass(secs(60));
-    t.lost(LostReason::TimedOut);
+    t.advance(secs(60));
+    t.expect_lost(LostReason::TimedOut);
 }
 
 type Change = fn(&mut ConnectionState);
 
-/// A state is not trusted: each contradiction is refused.
 #[test]
-fn states_that_contradict_themselves_are_refused() {
+fn contradictory_states_are_refused() {
     const FAR: u64 = 1 << 61;
     let changes: [(&str, Change); 25] = [
         ("a port of 0", |state| state.peer.set_port(0)),
         ("a port of 0", |state| state.local.set_port(0)),
-        ("a listener that is not here", |state| state.listener = Some(2)),
-        ("what was sent", |state| state.sending.una = 0),
-        ("what was sent", |state| state.sending.nxt = state.sending.una - 1),
-        ("what was sent", |state| state.sending.nxt = FAR),
-        ("more was sent than there is", |state| state.sending.nxt += 1),
+        ("an unknown listener", |state| state.listener = Some(2)),
+        ("the range in flight", |state| state.sending.una = 0),
+        ("the range in flight", |state| state.sending.nxt = state.sending.una - 1),
+        ("the range in flight", |state| state.sending.nxt = FAR),
+        ("more bytes sent than queued", |state| state.sending.nxt += 1),
         ("the peer's window scale", |state| state.sending.scale = 15),
         ("the peer's window", |state| state.sending.window = 1 << 31),
-        ("the peer's windows", |state| state.sending.window_largest = state.sending.window - 1),
-        ("the peer's windows", |state| state.sending.window_largest = FAR),
-        ("who told the peer's window", |state| state.sending.window_told.1 = state.sending.nxt + 1),
-        ("a finish, and a stage without", |state| state.stage = Stage::FinWait1),
-        ("a finish, and a stage without", |state| state.sending.finish = Finish::Asked),
-        ("acknowledged more than it was", |state| state.sending.told_acknowledged = 500),
-        ("a sequence number", |state| state.receiving.edge = FAR),
-        ("what was received", |state| state.receiving.next = 0),
+        ("the largest window of the peer", |state| state.sending.window_largest = state.sending.window - 1),
+        ("the largest window of the peer", |state| state.sending.window_largest = FAR),
+        ("the segment of the peer's window", |state| state.sending.window_told.1 = state.sending.nxt + 1),
+        ("a stage that contradicts our FIN", |state| state.stage = Stage::FinWait1),
+        ("a stage that contradicts our FIN", |state| state.sending.finish = Finish::Asked),
+        ("more bytes reported than acknowledged", |state| state.sending.told_acknowledged = 500),
+        ("a number beyond 2^61", |state| state.receiving.edge = FAR),
+        ("RCV.NXT", |state| state.receiving.next = 0),
         ("our window scale", |state| state.receiving.scale = 15),
-        ("more than was granted", |state| state.receiving.granted = 2),
-        ("bytes after the peer's end", |state| state.receiving.fin = Some(2)),
-        ("the peer's end, and a stage without", |state| state.receiving.fin = Some(state.receiving.next - 1)),
-        ("an end that is none", |state| state.receiving.told_finished = true),
-        ("what was acknowledged", |state| state.receiving.acknowledged = state.receiving.next + 1),
+        ("more bytes received than granted", |state| state.receiving.granted = 2),
+        ("bytes after the peer's FIN", |state| state.receiving.fin = Some(2)),
+        ("a stage that contradicts the peer's FIN", |state| {
+            state.receiving.fin = Some(state.receiving.next - 1)
+        }),
+        ("a FIN reported that has not arrived", |state| state.receiving.told_finished = true),
+        ("the acknowledgement sent last", |state| state.receiving.acknowledged = state.receiving.next + 1),
         ("a piece out of order", |state| state.receiving.late = vec![(1, vec![0])]),
         ("a segment size", |state| state.agreed.mss = 87),
     ];
-    for (what, change) in changes {
-        let mut t = Trace::open_stamps();
+    for (field, change) in changes {
+        let mut t = Trace::open_timestamps();
         t.recv(bytes(1, "abc"));
-        t.say(100);
-        let conn = t.peer().conn.expect("it is open");
-        let mut state = t.stack.export(t.now, conn).expect("established");
+        t.send_pattern(100);
+        let conn = t.peer().conn.expect("an open connection");
+        let mut state = t.stack.export(t.now, conn).expect("an established connection");
         change(&mut state);
-        assert_eq!(t.stack.import(t.now, &state), Err(ImportError::Contradiction(what)));
+        assert_eq!(t.stack.import(t.now, &state), Err(ImportError::Contradiction(field)));
         assert_eq!(t.stack.connections(), 0);
     }
 }
 
 #[test]
-fn states_for_another_stack_are_refused() {
+fn states_beyond_the_limits_of_the_stack_are_refused() {
     let mut t = Trace::new(|settings| settings.reassembly_bytes_max = 10);
     t.establish(syn());
-    let conn = t.peer().conn.expect("it is open");
-    let state = t.stack.export(t.now, conn).expect("established");
+    let conn = t.peer().conn.expect("an open connection");
+    let state = t.stack.export(t.now, conn).expect("an established connection");
     let mut large = state.clone();
     large.receiving.late = vec![(5, vec![0; 11])];
     let refused = Err(ImportError::TooMuch("bytes out of order"));
@@ -179,62 +179,62 @@ fn states_for_another_stack_are_refused() {
     let mut t = Trace::new(|settings| settings.reassembly_total_max = 10);
     let refused = Err(ImportError::TooMuch("bytes out of order of all connections"));
     assert_eq!(t.stack.import(t.now, &large), refused);
-    let mut far = state.clone();
-    far.peer = "[2001:db8::1]:4000".parse().expect("an address");
-    assert_eq!(t.stack.import(t.now, &far), Err(ImportError::Family));
+    let mut ipv6 = state.clone();
+    ipv6.peer = "[2001:db8::1]:4000".parse().unwrap();
+    assert_eq!(t.stack.import(t.now, &ipv6), Err(ImportError::Family));
     assert!(t.stack.import(t.now, &state).is_ok());
 }
 
-/// Late segments get no answer. A newer SYN (RFC 6191) is not late, and would not arrive here if the old connection
-/// continued.
+/// Late segments get no answer. A newer SYN (RFC 6191) is not late: the peer would not send it if the old connection
+/// still existed on its new stack.
 #[test]
-fn a_new_connection_may_begin_where_an_old_one_has_left() {
-    for options in [syn(), syn().stamp(PEER_CLOCK)] {
-        let mut t = Trace::opened_by(|_| {}, options.clone());
-        let conn = t.peer().conn.expect("it is open");
-        t.stack.export(t.now, conn).expect("established");
-        t.pass(secs(1));
+fn a_newer_syn_after_an_export_opens_a_new_connection() {
+    for options in [syn(), syn().timestamp(PEER_CLOCK)] {
+        let mut t = Trace::open_with(|_| {}, options.clone());
+        let conn = t.peer().conn.expect("an open connection");
+        t.stack.export(t.now, conn).expect("an established connection");
+        t.advance(secs(1));
         for late in [options.clone(), bytes(1, "abc"), fin(1), ack(0).seq(0), rst(1), syn_ack()] {
             t.recv(late);
-            t.nothing();
+            t.expect_nothing();
         }
         t.peer().initial = t.peers[0].initial.wrapping_add(100_000);
         t.peer().nxt = 0;
-        t.establish(if options.stamp.is_some() { syn().stamp(PEER_CLOCK + 1000) } else { syn() });
+        t.establish(if options.timestamp.is_some() { syn().timestamp(PEER_CLOCK + 1000) } else { syn() });
     }
 }
 
 /// A forged SYN does not prevent a connection from coming back.
 #[test]
-fn a_forged_syn_does_not_take_its_place() {
+fn a_forged_syn_does_not_prevent_the_import() {
     let mut t = Trace::open();
-    let conn = t.peer().conn.expect("it is open");
-    let state = t.stack.export(t.now, conn).expect("established");
+    let conn = t.peer().conn.expect("an open connection");
+    let state = t.stack.export(t.now, conn).expect("an established connection");
     let forged = t.frame_of(syn().mss(1460).seq(5000));
     t.stack.handle_frame(t.now, &forged);
-    assert_eq!(t.stack.connections(), 1, "half-open");
+    assert_eq!(t.stack.connections(), 1, "the SYN has opened a half-open connection");
     t.peer().conn = t.stack.import(t.now, &state).ok();
-    t.introduce();
+    t.announce_mac();
     t.recv(bytes(1, "abc"));
-    t.hears("abc");
+    t.expect_data("abc");
     assert_eq!(t.stack.connections(), 1);
     for index in 1..1025 {
-        t.at(index).recv(syn());
+        t.select_peer(index).recv(syn());
     }
-    assert_eq!(t.counters().cookies_sent, 0, "nor does it take a place of those who begin");
+    assert_eq!(t.counters().cookies_sent, 0, "the forged SYN should not count as half-open any more");
 }
 
-/// The new host does not know the peer's Ethernet address, and gets no reply: it sends one request a second while there is
-/// something to send, and wakes for nothing else.
+/// The new host does not know the peer's Ethernet address, and gets no ARP reply: it sends one request a second while
+/// there is something to send, and is not due otherwise.
 #[test]
-fn whoever_waits_for_an_answer_wakes_for_nothing_else() {
+fn an_unresolved_neighbour_causes_few_wake_ups() {
     for granted in [10, 0] {
         let mut t = Trace::new(|settings| settings.initial_window = 1000);
         t.establish(syn());
         t.grant(1000);
-        let conn = t.peer().conn.expect("it is open");
-        let state = t.stack.export(t.now, conn).expect("established");
-        let moved = t.stack.import(t.now, &state).expect("what left may come back");
+        let conn = t.peer().conn.expect("an open connection");
+        let state = t.stack.export(t.now, conn).expect("an established connection");
+        let moved = t.stack.import(t.now, &state).expect("import of an exported state");
         t.stack.grant(moved, granted);
         let (mut calls, end) = (0, t.now + secs(60));
         while let Some(at) = t.stack.poll_timeout().filter(|at| *at <= end) {
@@ -244,44 +244,49 @@ fn whoever_waits_for_an_answer_wakes_for_nothing_else() {
             calls += 1;
         }
         assert!(calls < 200, "{calls} calls in a minute");
-        assert_eq!(t.others.is_empty(), granted == 0, "nobody is asked for nothing");
+        assert_eq!(
+            t.other_frames.is_empty(),
+            granted == 0,
+            "without anything to send there should be no ARP request"
+        );
     }
 }
 
-/// A connection that has closed here is not continued: its peer knows that it is closed.
+/// Such a connection is closed for its peer as well.
 #[test]
-fn a_connection_that_has_closed_does_not_come_back() {
+fn a_closed_connection_is_not_imported_again() {
     let mut t = Trace::open();
-    let conn = t.peer().conn.expect("it is open");
-    let state = t.stack.export(t.now, conn).expect("established");
+    let conn = t.peer().conn.expect("an open connection");
+    let state = t.stack.export(t.now, conn).expect("an established connection");
     t.peer().conn = t.stack.import(t.now, &state).ok();
-    t.introduce();
+    t.announce_mac();
     t.finish();
     t.recv(fin(1).ack(2));
     assert_eq!(t.stack.import(t.now, &state), Err(ImportError::Present));
-    t.pass(secs(61));
-    assert!(t.stack.import(t.now, &state).is_ok(), "nobody knows any more");
+    t.advance(secs(61));
+    assert!(t.stack.import(t.now, &state).is_ok(), "TIME-WAIT has ended");
 }
 
-/// Routers send errors to the address of the connection, not to its new host's own (RFC 1191).
+/// Routers send errors to the address of the connection, not to its new host's own (RFC 1191). Pings to the former
+/// address are not answered.
 #[test]
-fn routers_are_heard_under_the_old_address() {
+fn icmp_errors_to_the_old_address_are_handled() {
     let mut t = Trace::open();
-    t.say(5000);
-    let conn = t.peer().conn.expect("it is open");
-    let state = t.stack.export(t.now, conn).expect("established");
+    t.send_pattern(5000);
+    let conn = t.peer().conn.expect("an open connection");
+    let state = t.stack.export(t.now, conn).expect("an established connection");
 
     let address = Ipv4Addr::new(10, 0, 0, 9);
-    let listeners = vec![Listener { address: SocketAddrV4::new(address, PLAIN), is_gated: false }];
-    let mut other =
-        Stack::new(t.now, Settings { address, listeners, ..settings() }).expect("settings that can be");
-    other.handle_frame(t.now, &frame::arp(arp::Operation::Request, (PEER_MAC, PEER_IP), address));
-    other.import(t.now, &state).expect("room");
-    let mut slot = vec![0; other.frame_bytes_max()];
-    while other.poll_transmit(t.now, &mut slot).is_some() {}
-    let mut send_again = |stack: &mut Stack| {
+    let listeners = vec![Listener { address: SocketAddrV4::new(address, UNGATED_PORT), is_gated: false }];
+    let mut other_stack =
+        Stack::new(t.now, Settings { address, listeners, ..settings() }).expect("valid settings");
+    other_stack.handle_frame(t.now, &frame::arp(arp::Operation::Request, (PEER_MAC, PEER_IP), address));
+    other_stack.import(t.now, &state).expect("room for a connection");
+    let mut slot = vec![0; other_stack.frame_bytes_max()];
+    while other_stack.poll_transmit(t.now, &mut slot).is_some() {}
+    let mut next_retransmission = |stack: &mut Stack| {
         loop {
-            let now = stack.poll_timeout().expect("something is on its way");
+            let now = stack.poll_timeout().expect("a timer runs while bytes are in flight");
             stack.handle_timeout(now);
             while let Some(length) = stack.poll_transmit(now, &mut slot) {
                 if slot[12..14] == ethernet::KIND_IPV4.to_be_bytes() {
@@ -290,19 +295,19 @@ fn routers_are_heard_under_the_old_address() {
             }
         }
     };
-    let large = send_again(&mut other);
+    let large = next_retransmission(&mut other_stack);
     assert_eq!(large.len(), frame::TCP_AT + 20 + 1460);
     let inner = &large[ethernet::HEADER_BYTES..frame::TCP_AT + 8];
     let message = Message::Unreachable { code: CODE_FRAGMENTATION_NEEDED, next_hop_mtu: 700, inner };
-    let ping = Message::EchoRequest { ident: 1, sequence: 1, payload: b"for another" };
+    let ping = Message::EchoRequest { ident: 1, sequence: 1, payload: b"ping" };
     for message in [message, ping] {
         let mut bytes = vec![0; message.bytes()];
         message.emit(&mut bytes);
-        other.handle_frame(t.now, &frame::packet(PEER_IP, STACK_IP, ipv4::PROTOCOL_ICMP, &bytes));
+        other_stack.handle_frame(t.now, &frame::packet(PEER_IP, STACK_IP, ipv4::PROTOCOL_ICMP, &bytes));
     }
     assert_eq!(
-        send_again(&mut other).len(),
+        next_retransmission(&mut other_stack).len(),
         ethernet::HEADER_BYTES + 700,
-        "and no ping is answered for others"
+        "the next frame should be a retransmission, not an echo reply"
     );
 }

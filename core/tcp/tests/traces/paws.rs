@@ -2,209 +2,209 @@
 
 use crate::trace::*;
 
-/// §5.3, R1: acknowledged, and dropped.
+/// §5.3, R1: it is acknowledged, but its bytes are not delivered.
 #[test]
-fn a_segment_older_than_what_came_before_is_dropped() {
-    let mut t = Trace::open_stamps();
-    t.recv(bytes(1, "abc").stamp(2000));
-    t.hears("abc");
+fn a_segment_with_an_older_timestamp_is_dropped() {
+    let mut t = Trace::open_timestamps();
+    t.recv(bytes(1, "abc").timestamp(2000));
+    t.expect_data("abc");
     t.expect(ack(4));
-    t.recv(bytes(4, "old").stamp(1999));
+    t.recv(bytes(4, "old").timestamp(1999));
     t.expect(ack(4));
-    t.nothing();
+    t.expect_nothing();
     assert_eq!(t.counters().old_timestamps, 1);
-    t.recv(bytes(4, "new").stamp(2000));
-    t.hears("new");
+    t.recv(bytes(4, "new").timestamp(2000));
+    t.expect_data("new");
 }
 
 /// §5.3, R1: the check does not apply to resets.
 #[test]
-fn an_old_reset_resets() {
-    let mut t = Trace::open_stamps();
-    t.recv(bytes(1, "abc").stamp(2000));
-    t.hears("abc");
-    t.recv(rst(4).stamp(1));
-    t.lost(spillway_transport::LostReason::Reset);
+fn a_reset_with_an_old_timestamp_is_accepted() {
+    let mut t = Trace::open_timestamps();
+    t.recv(bytes(1, "abc").timestamp(2000));
+    t.expect_data("abc");
+    t.recv(rst(4).timestamp(1));
+    t.expect_lost(spillway_transport::LostReason::Reset);
 }
 
 /// §3.2: a reset needs no timestamp.
 #[test]
-fn a_reset_without_a_timestamp_resets() {
-    let mut t = Trace::open_stamps();
-    t.recv(rst(1).no_stamp());
-    t.lost(spillway_transport::LostReason::Reset);
+fn a_reset_without_a_timestamp_is_accepted() {
+    let mut t = Trace::open_timestamps();
+    t.recv(rst(1).no_timestamp());
+    t.expect_lost(spillway_transport::LostReason::Reset);
 }
 
-/// §3.2: once negotiated, other segments without a timestamp are dropped silently.
+/// §3.2: if timestamps were negotiated.
 #[test]
 fn segments_without_the_timestamp_are_dropped() {
-    let mut t = Trace::open_stamps();
-    t.recv(bytes(1, "abc").no_stamp());
-    t.recv(fin(1).no_stamp());
-    t.nothing();
+    let mut t = Trace::open_timestamps();
+    t.recv(bytes(1, "abc").no_timestamp());
+    t.recv(fin(1).no_timestamp());
+    t.expect_nothing();
     assert_eq!(t.counters().without_timestamp, 2);
 }
 
-/// §5.2: clocks wrap.
+/// §5.2.
 #[test]
-fn timestamps_wrap() {
-    let mut t = Trace::opened_by(|_| {}, syn().stamp(u32::MAX - 5));
-    for (seq, stamp) in [(1, u32::MAX), (2, 0), (3, 7)] {
-        t.recv(many(seq, 1).stamp(stamp));
-        t.pass(ms(40));
+fn timestamps_may_wrap() {
+    let mut t = Trace::open_with(|_| {}, syn().timestamp(u32::MAX - 5));
+    for (seq, timestamp) in [(1, u32::MAX), (2, 0), (3, 7)] {
+        t.recv(data(seq, 1).timestamp(timestamp));
+        t.advance(ms(40));
     }
-    t.recv(many(4, 1).stamp(u32::MAX));
-    assert_eq!(t.peer().heard.len(), 3);
+    t.recv(data(4, 1).timestamp(u32::MAX));
+    assert_eq!(t.peer().received.len(), 3);
 }
 
-/// §5.5: after 24 days the clock may have wrapped, so any timestamp counts again.
+/// §5.5: the peer's clock may have wrapped.
 #[test]
-fn an_idle_connection_outlives_its_timestamps() {
-    let mut t = Trace::open_stamps();
-    t.recv(bytes(1, "abc").stamp(2000));
-    t.hears("abc");
-    t.pass(secs(25 * 86_400));
-    t.recv(bytes(4, "def").stamp(1000));
-    t.hears("def");
+fn after_24_days_any_timestamp_is_accepted() {
+    let mut t = Trace::open_timestamps();
+    t.recv(bytes(1, "abc").timestamp(2000));
+    t.expect_data("abc");
+    t.advance(secs(25 * 86_400));
+    t.recv(bytes(4, "def").timestamp(1000));
+    t.expect_data("def");
 }
 
-/// §5.5: from then on the new clock is echoed; the old one would look like a round trip of weeks.
+/// §5.5: an echo of the old one would look like a round trip of weeks.
 #[test]
-fn after_weeks_the_new_clock_is_echoed() {
-    let mut t = Trace::open_stamps();
-    t.recv(bytes(1, "abc").stamp(2000));
-    t.hears("abc");
-    t.pass(secs(25 * 86_400));
+fn after_24_days_the_new_timestamp_is_echoed() {
+    let mut t = Trace::open_timestamps();
+    t.recv(bytes(1, "abc").timestamp(2000));
+    t.expect_data("abc");
+    t.advance(secs(25 * 86_400));
     t.peer().segments.clear();
-    t.recv(bytes(4, "def").stamp(1000));
-    t.pass(ms(40));
+    t.recv(bytes(4, "def").timestamp(1000));
+    t.advance(ms(40));
     t.expect(ack(7).echo(1000));
-    t.recv(bytes(7, "old").stamp(999));
-    assert_eq!(t.counters().old_timestamps, 1, "and protects again");
+    t.recv(bytes(7, "old").timestamp(999));
+    assert_eq!(t.counters().old_timestamps, 1, "older timestamps should be dropped again");
 }
 
-/// §3.2: the clock that is sent is the stack's own, in milliseconds.
+/// §3.2.
 #[test]
-fn the_clock_goes_on_in_milliseconds() {
-    let mut t = Trace::open_stamps();
+fn our_timestamps_count_milliseconds() {
+    let mut t = Trace::open_timestamps();
     for (wait, clock) in [(5, 5), (20, 25), (1000, 1025)] {
-        t.pass(ms(wait));
-        t.say(1);
+        t.advance(ms(wait));
+        t.send_pattern(1);
         let seg = t.next();
-        assert_eq!(seg.stamp, Some(Some(clock)));
-        t.recv(ack(seg.seq.expect("a number") + 1));
+        assert_eq!(seg.timestamp, Some(Some(clock)));
+        t.recv(ack(seg.seq.expect("a sequence number") + 1));
     }
 }
 
-/// §4.3 (A): a delayed acknowledgement echoes the first segment that it covers.
+/// §4.3 (A): the first segment that it covers.
 #[test]
-fn a_delayed_acknowledgement_echoes_the_first() {
-    let mut t = Trace::open_stamps();
-    t.past_quick_acks();
-    t.recv(bytes(17, "a").stamp(1100));
-    t.recv(bytes(18, "b").stamp(1110));
-    t.pass(ms(40));
+fn a_delayed_acknowledgement_echoes_the_first_segment() {
+    let mut t = Trace::open_timestamps();
+    t.use_up_quick_acks();
+    t.recv(bytes(17, "a").timestamp(1100));
+    t.recv(bytes(18, "b").timestamp(1110));
+    t.advance(ms(40));
     t.expect(ack(19).echo(1100));
 }
 
-/// §4.3 (B): while something is missing, the echo is of the last segment that advanced the window.
+/// §4.3 (B): while bytes are missing, the last segment that advanced the window is echoed.
 #[test]
-fn out_of_order_the_echo_is_of_what_was_in_order() {
-    let mut t = Trace::open_stamps();
-    t.recv(bytes(1, "a").stamp(1100));
-    t.pass(ms(40));
+fn segments_out_of_order_are_not_echoed() {
+    let mut t = Trace::open_timestamps();
+    t.recv(bytes(1, "a").timestamp(1100));
+    t.advance(ms(40));
     t.expect(ack(2).echo(1100));
-    t.recv(bytes(3, "c").stamp(1200));
+    t.recv(bytes(3, "c").timestamp(1200));
     t.expect(ack(2).echo(1100));
-    t.recv(bytes(4, "d").stamp(1300));
+    t.recv(bytes(4, "d").timestamp(1300));
     t.expect(ack(2).echo(1100));
 }
 
-/// §4.3 (C): a segment that fills a hole is echoed.
+/// §4.3 (C).
 #[test]
-fn what_fills_a_hole_is_echoed() {
-    let mut t = Trace::open_stamps();
-    t.recv(bytes(2, "b").stamp(1200));
+fn a_segment_that_fills_a_hole_is_echoed() {
+    let mut t = Trace::open_timestamps();
+    t.recv(bytes(2, "b").timestamp(1200));
     t.last();
-    t.recv(bytes(1, "a").stamp(1250));
+    t.recv(bytes(1, "a").timestamp(1250));
     t.expect(ack(3).echo(1250));
 }
 
-/// §5.3: a segment outside the window does not set TS.Recent, however new it is.
+/// §5.3: otherwise PAWS would drop the peer's own segments.
 #[test]
-fn a_forged_clock_does_not_shut_the_peer_out() {
-    let mut t = Trace::open_stamps();
-    t.recv(bytes(900_000, "x").stamp(1_000_000_000));
+fn a_forged_timestamp_outside_the_window_is_not_kept() {
+    let mut t = Trace::open_timestamps();
+    t.recv(bytes(900_000, "x").timestamp(1_000_000_000));
     t.expect(ack(1));
-    t.recv(bytes(1, "right").stamp(1001));
-    t.hears("right");
+    t.recv(bytes(1, "right").timestamp(1001));
+    t.expect_data("right");
 }
 
-/// §5.3: nor does a segment in the window that is not next: a guess at the number is not enough.
+/// §5.3: it is not enough to guess a sequence number in the window.
 #[test]
-fn a_forged_clock_ahead_in_the_window_does_not_shut_the_peer_out() {
-    let mut t = Trace::open_stamps();
-    t.recv(bytes(5000, "x").stamp(1_000_000_000));
+fn a_forged_timestamp_out_of_order_is_not_kept() {
+    let mut t = Trace::open_timestamps();
+    t.recv(bytes(5000, "x").timestamp(1_000_000_000));
     t.expect(ack(1));
-    t.recv(bytes(1, "right").stamp(1001));
-    t.hears("right");
+    t.recv(bytes(1, "right").timestamp(1001));
+    t.expect_data("right");
 }
 
-/// Nor does one with a guessed acknowledgement, though it spans the next number.
+/// The segment spans RCV.NXT, but its acknowledgement number is guessed.
 #[test]
-fn a_forged_clock_with_a_wrong_acknowledgement_does_not_shut_the_peer_out() {
-    let mut t = Trace::open_stamps();
-    t.recv(many(-9, 20).ack(900_000).stamp(1_000_000_000));
+fn a_forged_timestamp_with_a_wrong_acknowledgement_is_not_kept() {
+    let mut t = Trace::open_timestamps();
+    t.recv(data(-9, 20).ack(900_000).timestamp(1_000_000_000));
     t.expect(ack(1));
-    t.recv(bytes(1, "right").stamp(1001));
-    t.hears("right");
+    t.recv(bytes(1, "right").timestamp(1001));
+    t.expect_data("right");
 }
 
-/// RFC 5961 §4 before §5.3: a peer that has restarted may have a clock that is behind, or no timestamps at all.
+/// RFC 5961 §4 comes before §5.3: a restarted peer may have a clock that is behind, or no timestamps at all.
 #[test]
-fn a_syn_is_challenged_whatever_its_clock() {
-    for syn in [syn().seq(70_000).stamp(1), syn().seq(70_000).no_stamp()] {
-        let mut t = Trace::open_stamps();
+fn a_syn_is_challenged_whatever_its_timestamp() {
+    for syn in [syn().seq(70_000).timestamp(1), syn().seq(70_000).no_timestamp()] {
+        let mut t = Trace::open_timestamps();
         t.recv(syn);
         t.expect(ack(1).seq(1));
-        t.recv(rst(1).no_stamp());
-        t.lost(spillway_transport::LostReason::Reset);
+        t.recv(rst(1).no_timestamp());
+        t.expect_lost(spillway_transport::LostReason::Reset);
     }
 }
 
-/// §5.3: an old segment has no effect, not even while the window is closed.
+/// §5.3: an old segment has no effect.
 #[test]
-fn an_old_acknowledgement_at_a_shut_window_does_not_count() {
+fn an_acknowledgement_with_an_old_timestamp_is_ignored_at_a_closed_window() {
     let mut t = Trace::new(|settings| settings.initial_window = 3);
-    t.establish(syn().stamp(1000));
+    t.establish(syn().timestamp(1000));
     t.grant(3);
-    t.recv(bytes(1, "abc").stamp(2000));
-    t.say(10);
+    t.recv(bytes(1, "abc").timestamp(2000));
+    t.send_pattern(10);
     t.last();
-    t.recv(ack(11).stamp(1500));
-    t.pass(ms(900));
+    t.recv(ack(11).timestamp(1500));
+    t.advance(ms(900));
     t.peer().segments.clear();
-    assert!(t.until_sent() < secs(1), "it is sent again");
-    t.expect(many(1, 10));
+    assert!(t.until_sent() < secs(1), "the unacknowledged bytes should be retransmitted");
+    t.expect(data(1, 10));
 }
 
 /// Segments of the same millisecond have the same timestamp.
 #[test]
-fn equal_timestamps_are_not_old() {
-    let mut t = Trace::open_stamps();
+fn equal_timestamps_are_accepted() {
+    let mut t = Trace::open_timestamps();
     for at in 0..10 {
-        t.recv(many(1 + at, 1).stamp(1001));
+        t.recv(data(1 + at, 1).timestamp(1001));
     }
-    assert_eq!(t.peer().heard.len(), 10);
+    assert_eq!(t.peer().received.len(), 10);
 }
 
 /// RFC 6528 and RFC 7323 §7: timestamps do not reveal the uptime.
 #[test]
-fn each_peer_sees_another_clock() {
+fn each_peer_gets_another_timestamp_offset() {
     let first = |ip: [u8; 4]| {
         let mut t = Trace::new(|_| {});
         t.peer().ip = ip.into();
-        t.recv(syn().stamp(1));
+        t.recv(syn().timestamp(1));
         t.peer().stack_clock()
     };
     assert_ne!(first([10, 0, 0, 2]), first([10, 0, 0, 3]));

@@ -1,4 +1,4 @@
-//! A window that stays closed (RFC 9293 §3.8.6.1; MUST-35, MUST-36, MUST-37).
+//! A peer's window that stays closed (RFC 9293 §3.8.6.1; MUST-35, MUST-36, MUST-37).
 
 use spillway_transport::LostReason;
 
@@ -6,23 +6,23 @@ use crate::trace::*;
 
 /// A sender with 3000 bytes for a peer whose window is closed.
 fn blocked() -> Trace {
-    let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(0));
-    t.say(3000);
-    t.quiet();
+    let mut t = Trace::open_with(|_| {}, syn().mss(1000).window(0));
+    t.send_pattern(3000);
+    t.expect_nothing_sent();
     t
 }
 
 /// MUST-36: the probe is not acceptable, as in Linux: it has the number before the window, and no bytes.
 #[test]
-fn a_shut_window_is_asked_about() {
+fn a_closed_window_is_probed() {
     let mut t = blocked();
-    assert_eq!(t.until_sent(), secs(1), "SHLD-29: the timeout");
+    assert_eq!(t.until_sent(), secs(1), "SHLD-29: after the retransmission timeout");
     t.expect(ack(1).seq(0));
 }
 
 /// SHLD-30.
 #[test]
-fn questions_become_rarer() {
+fn the_time_between_probes_grows_to_a_minute() {
     let mut t = blocked();
     let mut waits = Vec::new();
     for _ in 0..9 {
@@ -36,7 +36,7 @@ fn questions_become_rarer() {
 
 /// MUST-37: "as long as the receiving TCP peer continues to send acknowledgments in response".
 #[test]
-fn a_peer_that_answers_may_keep_its_window_shut_for_ever() {
+fn a_peer_that_answers_probes_may_keep_its_window_closed() {
     let mut t = blocked();
     for _ in 0..1500 {
         t.until_sent();
@@ -45,15 +45,15 @@ fn a_peer_that_answers_may_keep_its_window_shut_for_ever() {
         assert!(t.peer().events.is_empty());
     }
     t.recv(ack(1).window(1000));
-    t.expect(many(1, 1000));
+    t.expect(data(1, 1000));
 }
 
-/// The same for a peer that has accepted some of the bytes.
+/// The window closes after the peer has accepted some of the bytes.
 #[test]
-fn a_window_may_shut_later_and_open_again() {
-    let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(1000));
-    t.say(3000);
-    t.expect(many(1, 1000));
+fn a_window_that_closes_later_is_probed() {
+    let mut t = Trace::open_with(|_| {}, syn().mss(1000).window(1000));
+    t.send_pattern(3000);
+    t.expect(data(1, 1000));
     t.recv(ack(1001).window(0));
     for _ in 0..10 {
         t.until_sent();
@@ -61,38 +61,44 @@ fn a_window_may_shut_later_and_open_again() {
         t.recv(ack(1001).window(0));
     }
     t.recv(ack(1001).window(5000));
-    t.expect(many(1001, 1000));
-    t.expect(many(2001, 1000));
+    t.expect(data(1001, 1000));
+    t.expect(data(2001, 1000));
 }
 
-/// A window that is small but open is used after a while.
+/// A window that is open but smaller than a segment: its bytes are sent after a delay.
 #[test]
-fn a_window_that_opens_a_little_is_used_in_the_end() {
-    let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(1000));
-    t.say(3000);
-    t.expect(many(1, 1000));
+fn a_window_that_opens_by_less_than_a_segment_is_used_within_a_second() {
+    let mut t = Trace::open_with(|_| {}, syn().mss(1000).window(1000));
+    t.send_pattern(3000);
+    t.expect(data(1, 1000));
     t.recv(ack(1001).window(0));
     t.until_sent();
     t.expect(ack(1).seq(1000));
+    for _ in 0..6 {
+        t.recv(ack(1001).window(0));
+        t.until_sent();
+        t.expect(ack(1).seq(1000));
+    }
     t.recv(ack(1001).window(3));
-    t.quiet();
-    t.until_sent();
-    t.expect(many(1001, 3));
+    t.expect_nothing_sent();
+    // However long the interval of probes has become (RFC 9293 §3.8.6.2.1: 0.1 to 1 s).
+    assert_eq!(t.until_sent(), ms(200));
+    t.expect(data(1001, 3));
 }
 
-/// A reader that is slow for longer than a timeout does not cost its sender the congestion window: RFC 5681 §4.1 means a
-/// sender with nothing to send.
+/// The sender keeps its congestion window while the reader is slow for longer than a timeout: RFC 5681 §4.1 means a
+/// sender without data.
 #[test]
-fn a_window_that_was_shut_is_no_silence_of_ours() {
-    let mut t = Trace::opened_by(|_| {}, syn().mss(1000));
-    t.say(40_000);
+fn a_closed_window_does_not_count_as_idle() {
+    let mut t = Trace::open_with(|_| {}, syn().mss(1000));
+    t.send_pattern(40_000);
     for at in 1..21 {
         t.recv(ack(1 + 1000 * at).window(if at < 20 { 60_000 } else { 20_000 }));
     }
-    t.pass(ms(10));
+    t.advance(ms(10));
     t.recv(ack(40_001).window(0));
-    t.say(40_000);
-    t.forget();
+    t.send_pattern(40_000);
+    t.discard();
     for _ in 0..5 {
         t.until_sent();
         t.expect(ack(1).seq(40_000));
@@ -100,55 +106,55 @@ fn a_window_that_was_shut_is_no_silence_of_ours() {
     }
     t.recv(ack(40_001).window(60_000));
     let burst = t.peer().segments.drain(..).count();
-    assert!(burst >= 20, "{burst} segments: the window of before");
+    assert!(burst >= 20, "{burst} segments: the congestion window should be kept");
 }
 
 /// R2 (§3.8.3): a peer that does not answer is given up.
 #[test]
-fn a_peer_that_does_not_answer_is_lost() {
+fn a_peer_that_answers_no_probe_is_lost() {
     let mut t = blocked();
-    t.pass(secs(240));
-    t.lost(LostReason::TimedOut);
+    t.advance(secs(240));
+    t.expect_lost(LostReason::TimedOut);
     assert!(rst(1).ack(1).agrees_with(&t.last()));
 }
 
 #[test]
-fn nothing_to_say_nothing_to_ask() {
-    let mut t = Trace::opened_by(|_| {}, syn().mss(1000).window(0));
-    t.nothing_sent_later();
+fn without_queued_bytes_a_closed_window_is_not_probed() {
+    let mut t = Trace::open_with(|_| {}, syn().mss(1000).window(0));
+    t.expect_nothing_sent_later();
 }
 
-/// A window update counts, though it acknowledges nothing.
+/// A window update is used although it acknowledges nothing.
 #[test]
-fn a_window_that_opens_ends_the_questions() {
+fn an_open_window_ends_the_probes() {
     let mut t = blocked();
     t.until_sent();
     t.expect(ack(1));
     t.recv(ack(1).window(5000));
     for at in 0..3 {
-        t.expect(many(1 + 1000 * at, 1000));
+        t.expect(data(1 + 1000 * at, 1000));
     }
     t.recv(ack(3001).window(0));
-    t.nothing_sent_later();
+    t.expect_nothing_sent_later();
 }
 
 #[test]
-fn a_lost_window_update_does_not_stop_us() {
+fn the_answer_to_a_probe_replaces_a_lost_window_update() {
     let mut t = blocked();
     // The update to 4000 is lost; the answer to the next probe repeats it.
     t.until_sent();
     t.expect(ack(1).seq(0));
     t.recv(ack(1).window(4000));
-    t.expect(many(1, 1000));
+    t.expect(data(1, 1000));
 }
 
-/// Our own window updates may be lost, too: the peer's probe is answered.
+/// Our window update may be lost, too: the answer to the peer's probe repeats it.
 #[test]
-fn a_peer_whose_window_update_was_lost_hears_it_again() {
+fn a_probe_of_the_peer_is_answered_with_our_window() {
     let mut t = Trace::new(|settings| settings.initial_window = 100);
     t.establish(syn());
     t.grant(100);
-    t.recv(many(1, 100));
+    t.recv(data(1, 100));
     t.grant(5000);
     t.last(); // lost
     t.recv(ack(1).seq(100));

@@ -7,201 +7,199 @@ use spillway_transport::Transport;
 use crate::trace::*;
 
 #[test]
-fn any_order_is_put_right() {
+fn bytes_in_any_order_are_delivered_in_order() {
     let pieces = ["ab", "cde", "f", "ghij"];
     let starts = [1, 3, 6, 7];
     let mut order = [0, 1, 2, 3];
-    for round in 0..24 {
-        // Every permutation: the digits of `round` in the factorial number system.
-        let (mut left, mut digits) = (vec![0, 1, 2, 3], round);
-        for (index, place) in order.iter_mut().enumerate() {
-            *place = left.remove(digits % (4 - index));
+    for permutation in 0..24 {
+        // The digits of `permutation` in the factorial number system are positions in `remaining`.
+        let (mut remaining, mut digits) = (vec![0, 1, 2, 3], permutation);
+        for (index, piece) in order.iter_mut().enumerate() {
+            *piece = remaining.remove(digits % (4 - index));
             digits /= 4 - index;
         }
         let mut t = Trace::open();
         for index in order {
             t.recv(bytes(starts[index], pieces[index]));
         }
-        assert_eq!(t.peer().heard, b"abcdefghij", "{order:?}");
-        t.pass(ms(40));
+        assert_eq!(t.peer().received, b"abcdefghij", "{order:?}");
+        t.advance(ms(40));
         assert_eq!(t.last().ack, Some(11));
     }
 }
 
-/// The first copy of a byte is kept: a later one cannot change it.
 #[test]
-fn bytes_that_are_held_are_not_replaced() {
+fn held_bytes_are_not_replaced_by_later_copies() {
     let mut t = Trace::open();
     t.recv(bytes(3, "cdef"));
     t.recv(bytes(2, "XXXXXXXX"));
     t.recv(bytes(1, "a"));
-    assert_eq!(t.peer().heard, b"aXcdefXXX");
+    assert_eq!(t.peer().received, b"aXcdefXXX");
 }
 
-/// Bytes are delivered once.
 #[test]
-fn bytes_that_overlap_what_was_delivered_are_cut() {
+fn bytes_already_delivered_are_cut_off() {
     let mut t = Trace::open();
     t.recv(bytes(1, "abcd"));
     t.recv(bytes(3, "XXef"));
     t.recv(bytes(1, "YYYYYYg"));
-    assert_eq!(t.peer().heard, b"abcdefg");
+    assert_eq!(t.peer().received, b"abcdefg");
 }
 
-/// Bytes too far ahead are refused from the beginning, so that there is room for all bytes before them: none that SACK has
-/// reported is discarded, after which Linux would wait for a timeout (RFC 2018 §8 allows and discourages it).
+/// Bytes too far ahead are refused at once, so that room remains for all bytes before them. Otherwise bytes that SACK
+/// has reported would have to be discarded (RFC 2018 §8 discourages it), after which Linux waits for a timeout.
 #[test]
-fn what_waits_is_bounded() {
+fn waiting_bytes_are_bounded() {
     let small = |settings: &mut spillway_tcp::Settings| settings.reassembly_bytes_max = 2000;
-    let mut t = Trace::opened_by(small, syn().sack_ok(true));
-    t.recv(many(1601, 400));
+    let mut t = Trace::open_with(small, syn().sack_ok(true));
+    t.recv(data(1601, 400));
     t.expect(ack(1).sack(&[(1601, 2001)]));
-    t.recv(many(1901, 200));
-    t.expect(ack(1).sack(&[(1901, 2001), (1601, 2001)])); // the part of it that arrived twice
-    t.recv(many(1001, 500));
+    t.recv(data(1901, 200));
+    t.expect(ack(1).sack(&[(1901, 2001), (1601, 2001)])); // a D-SACK: 100 bytes arrived twice
+    t.recv(data(1001, 500));
     t.expect(ack(1).sack(&[(1001, 1501), (1601, 2001)]));
-    t.recv(many(1501, 100));
+    t.recv(data(1501, 100));
     t.expect(ack(1).sack(&[(1001, 2001)]));
-    t.recv(many(1, 1000));
+    t.recv(data(1, 1000));
     t.expect(ack(2001).sack(&[]));
-    t.recv(many(3901, 100));
+    t.recv(data(3901, 100));
     t.expect(ack(2001).sack(&[(3901, 4001)]));
-    t.recv(many(2001, 2500));
-    assert_eq!(t.peer().heard, pattern(1, 4500));
+    t.recv(data(2001, 2500));
+    assert_eq!(t.peer().received, pattern(1, 4500));
 }
 
-/// With default settings for waiting bytes: a quarter of the window may wait.
+/// With the default setting a quarter of this window may wait.
 #[test]
-fn what_was_told_by_sack_is_never_taken_back() {
-    let usual = |settings: &mut spillway_tcp::Settings| settings.receive_window_max = 1 << 20;
-    let mut t = Trace::opened_by(usual, syn().mss(1460).scale(7).sack_ok(true));
+fn sacked_bytes_are_never_discarded() {
+    let large = |settings: &mut spillway_tcp::Settings| settings.receive_window_max = 1 << 20;
+    let mut t = Trace::open_with(large, syn().mss(1460).scale(7).sack_ok(true));
     t.grant(1 << 20);
-    t.forget();
+    t.discard();
     for at in (3001..300_001).step_by(1000) {
-        t.recv(many(at, 1000));
+        t.recv(data(at, 1000));
     }
-    let told = t.last().sack.expect("blocks");
-    assert_eq!(told, [(3001, 262_001)], "256 KiB from the next byte on");
-    t.recv(many(1001, 1000));
+    let reported = t.last().sack.expect("the SACK option");
+    assert_eq!(reported, [(3001, 262_001)], "whole segments within 256 KiB of the next byte");
+    t.recv(data(1001, 1000));
     t.expect(ack(1).sack(&[(1001, 2001), (3001, 262_001)]));
-    t.recv(many(2001, 1000));
+    t.recv(data(2001, 1000));
     t.expect(ack(1).sack(&[(1001, 262_001)]));
-    t.recv(many(1, 1000));
+    t.recv(data(1, 1000));
     t.expect(ack(262_001).sack(&[]));
-    assert_eq!(t.peer().heard, pattern(1, 262_000));
+    assert_eq!(t.peer().received, pattern(1, 262_000));
 }
 
-/// The same with the maximum number of ranges.
+/// 64 ranges are the limit.
 #[test]
-fn a_range_too_many_takes_none_back() {
+fn a_range_beyond_the_limit_displaces_no_other() {
     let mut t = Trace::open_sack();
     for at in 0..64 {
-        t.recv(many(1001 + 100 * at, 50));
+        t.recv(data(1001 + 100 * at, 50));
     }
-    t.forget();
-    t.recv(many(501, 50));
-    let blocks = t.next().sack.expect("blocks");
+    t.discard();
+    t.recv(data(501, 50));
+    let blocks = t.next().sack.expect("the SACK option");
     assert!(!blocks.contains(&(501, 551)), "{blocks:?}");
-    t.recv(many(1051 + 100 * 63, 50));
+    t.recv(data(1051 + 100 * 63, 50));
     t.expect(ack(1).sack(&[(7301, 7401), (7201, 7251), (7101, 7151), (7001, 7051)]));
-    t.recv(many(1, 1000));
+    t.recv(data(1, 1000));
     t.expect(ack(1051));
 }
 
-/// All connections together hold no more than the total; a connection that ends in any way gives its share back.
+/// A connection that ends in any way gives its share of the total back.
 #[test]
-fn what_waits_in_all_connections_is_bounded() {
+fn waiting_bytes_of_all_connections_are_bounded() {
     let small = |settings: &mut spillway_tcp::Settings| settings.reassembly_total_max = 1500;
-    let mut t = Trace::opened_by(small, syn().sack_ok(true));
-    t.recv(many(101, 1000));
+    let mut t = Trace::open_with(small, syn().sack_ok(true));
+    t.recv(data(101, 1000));
     t.expect(ack(1).sack(&[(101, 1101)]));
     for peer in 1..4 {
-        t.at(peer).establish(syn().sack_ok(true));
+        t.select_peer(peer).establish(syn().sack_ok(true));
         t.grant(100_000);
-        t.recv(many(101, 1000));
+        t.recv(data(101, 1000));
         t.expect(ack(1));
-        t.recv(many(101, 500));
+        t.recv(data(101, 500));
         t.expect(ack(1).sack(&[(101, 601)]));
         match peer {
             1 => t.recv(rst(1)),
             2 => t.abort(),
-            _ => t.recv(many(1, 100)),
+            _ => t.recv(data(1, 100)),
         }
         t.peer().segments.clear();
     }
-    assert_eq!(t.peer().heard, pattern(1, 600), "what had room is there");
-    t.at(0).recv(many(1, 100));
-    assert_eq!(t.peer().heard, pattern(1, 1100));
+    assert_eq!(t.peer().received, pattern(1, 600), "all bytes that had room should be delivered");
+    t.select_peer(0).recv(data(1, 100));
+    assert_eq!(t.peer().received, pattern(1, 1100));
 }
 
-/// However the bytes are cut: holes of one byte each.
+/// Ranges of one byte, with holes of one byte between them.
 #[test]
-fn holes_are_bounded() {
+fn ranges_of_single_bytes_are_bounded() {
     let mut t = Trace::open();
     for at in 0..5000 {
-        t.recv(many(2 + 2 * at, 1));
+        t.recv(data(2 + 2 * at, 1));
     }
     t.peer().segments.clear();
-    t.recv(many(1, 1));
-    let heard = t.peer().heard.len();
-    assert!((2..5000).contains(&heard), "{heard}");
+    t.recv(data(1, 1));
+    let received = t.peer().received.len();
+    assert!((2..5000).contains(&received), "{received}");
     for at in 1..5001 {
-        t.recv(many(1 + 2 * at - 2, 2));
+        t.recv(data(1 + 2 * at - 2, 2));
     }
-    assert_eq!(t.peer().heard, pattern(1, 10_000));
+    assert_eq!(t.peer().received, pattern(1, 10_000));
 }
 
-/// The send buffer is bounded, and the application learns when there is room.
+/// The application gets an event when there is room again.
 #[test]
-fn what_we_say_is_bounded() {
-    let mut t = Trace::opened_by(|settings| settings.send_buffer_bytes = 1000, syn().mss(100).window(500));
-    let conn = t.peer().conn.expect("a connection");
-    t.peer().said = pattern(1, 1000);
+fn the_send_buffer_is_bounded() {
+    let mut t = Trace::open_with(|settings| settings.send_buffer_bytes = 1000, syn().mss(100).window(500));
+    let conn = t.peer().conn.expect("an open connection");
+    t.peer().sent = pattern(1, 1000);
     assert_eq!(t.stack.send(conn, &pattern(1, 3000)), 1000);
     assert_eq!(t.stack.room(conn), 0);
     t.transmit();
     t.recv(ack(101).window(500));
-    assert!(t.peer().events.is_empty(), "a little room is not worth a word");
+    assert!(t.peer().events.is_empty(), "no event below a quarter of the buffer");
     t.recv(ack(501).window(500));
-    t.event(spillway_tcp::StackEvent::Room);
+    t.expect_event(spillway_tcp::StackEvent::Room);
     assert_eq!(t.stack.room(conn), 500);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
-    /// However a stream is cut, mixed and repeated: the same bytes are delivered.
+    /// Segments that overlap, in any order, and then the whole stream.
     #[test]
-    fn a_stream_in_pieces_is_whole(
+    fn a_stream_in_random_segments_is_delivered_whole(
         cuts in prop::collection::vec((0_i64..3000, 1_usize..400), 1..60),
         has_sack: bool,
     ) {
         let syn = syn().mss(1460).sack_ok(has_sack);
-        let mut t = Trace::opened_by(|_| {}, syn);
+        let mut t = Trace::open_with(|_| {}, syn);
         for (from, count) in &cuts {
-            t.recv(many(1 + from, *count));
+            t.recv(data(1 + from, *count));
         }
-        let prefix = t.peer().heard.len();
-        prop_assert_eq!(&t.peer().heard, &pattern(1, prefix));
-        t.recv_all((0..4).map(|at| many(1 + 1000 * at, 1000)));
-        prop_assert_eq!(&t.peer().heard, &pattern(1, 4000));
+        let prefix = t.peer().received.len();
+        prop_assert_eq!(&t.peer().received, &pattern(1, prefix));
+        t.recv_all((0..4).map(|at| data(1 + 1000 * at, 1000)));
+        prop_assert_eq!(&t.peer().received, &pattern(1, 4000));
         let last = t.last();
         prop_assert_eq!((last.ack, last.window), (Some(4001), Some(61_535)));
     }
 }
 
-/// A driver that has not polled all events receives later bytes after those that wait.
+/// The driver handles three frames before it polls events.
 #[test]
-fn bytes_keep_their_order_where_events_wait() {
+fn bytes_stay_in_order_while_events_wait() {
     let mut t = Trace::open();
     let frames = [bytes(4, "def"), bytes(1, "abc"), bytes(7, "ghi")].map(|seg| t.frame_of(seg));
     for frame in frames {
         if let Some(delivery) = t.stack.handle_frame(t.now, &frame) {
             let bytes = frame[delivery.range].to_vec();
-            t.peer().hear(StackEvent::Data { end: delivery.end, bytes });
+            t.peer().on_event(StackEvent::Data { end: delivery.end, bytes });
         }
     }
     t.transmit();
-    t.hears("abc");
-    t.hears("def");
-    t.hears("ghi");
+    t.expect_data("abc");
+    t.expect_data("def");
+    t.expect_data("ghi");
 }

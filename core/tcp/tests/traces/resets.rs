@@ -11,18 +11,18 @@ fn a_reset_outside_the_window_is_ignored() {
         let mut t = Trace::open();
         t.recv(rst(seq));
         t.recv(rst(seq).ack(1));
-        t.nothing();
+        t.expect_nothing();
     }
 }
 
-/// RFC 5961 §3.2, 2; MUST-12: the application learns that the stream has not ended in order.
+/// RFC 5961 §3.2, 2; MUST-12: the application gets the reason `Reset`, not `Closed`.
 #[test]
-fn a_reset_at_the_next_number_resets() {
+fn a_reset_at_rcv_nxt_ends_the_connection() {
     for reset in [rst(1), rst(1).ack(1), rst(1).ack(99), rst(1).payload("why")] {
         let mut t = Trace::open();
         t.recv(reset);
-        t.lost(LostReason::Reset);
-        t.nothing();
+        t.expect_lost(LostReason::Reset);
+        t.expect_nothing();
         assert_eq!(t.stack.connections(), 0);
     }
 }
@@ -34,68 +34,68 @@ fn a_reset_elsewhere_in_the_window_is_challenged() {
         let mut t = Trace::open();
         t.recv(rst(seq));
         t.expect(ack(1).seq(1));
-        t.nothing();
+        t.expect_nothing();
         t.recv(rst(1));
-        t.lost(LostReason::Reset);
+        t.expect_lost(LostReason::Reset);
     }
 }
 
 /// RFC 5961 §7: challenges are limited, so that resets cannot provoke traffic.
 #[test]
-fn challenges_are_few() {
+fn challenges_are_rate_limited() {
     let mut t = Trace::open();
     for _ in 0..100 {
         t.recv(rst(5));
         t.recv(syn().seq(500));
     }
     t.expect(ack(1));
-    t.nothing();
-    t.pass(ms(500));
+    t.expect_nothing();
+    t.advance(ms(500));
     t.recv(rst(5));
     t.expect(ack(1));
     assert_eq!(t.counters().challenges, 2);
 }
 
-/// RFC 5961 §4.2: whatever its number, and with or without ACK.
+/// RFC 5961 §4.2: the sequence number does not matter, nor does the ACK flag.
 #[test]
 fn a_syn_in_a_connection_is_challenged() {
     for seq in [-1000, 0, 1, 5, 65_535, 1_000_000] {
-        for one in [syn().seq(seq), syn_ack().seq(seq).ack(1)] {
+        for segment in [syn().seq(seq), syn_ack().seq(seq).ack(1)] {
             let mut t = Trace::open();
-            t.recv(one);
+            t.recv(segment);
             t.expect(ack(1).seq(1));
-            t.nothing();
+            t.expect_nothing();
             t.recv(bytes(1, "still here"));
-            t.hears("still here");
+            t.expect_data("still here");
         }
     }
 }
 
 /// §3.5.1, figure 9: the peer has crashed, and connects again.
 #[test]
-fn a_peer_that_has_restarted_ends_the_old_connection_and_begins_a_new_one() {
+fn a_restarted_peer_resets_the_old_connection_and_opens_a_new_one() {
     let mut t = Trace::open();
     t.recv(syn().seq(400_000));
     t.expect(ack(1).seq(1));
     t.recv(rst(1));
-    t.lost(LostReason::Reset);
+    t.expect_lost(LostReason::Reset);
     t.peer().initial = 7777;
     t.peer().nxt = 0;
-    t.peer().heard.clear();
+    t.peer().received.clear();
     t.establish(syn());
 }
 
-/// §3.5.1, figure 10: we send to a peer that has forgotten the connection.
+/// §3.5.1, figure 10: this end sends to a peer that has lost the connection in a crash.
 #[test]
-fn a_peer_that_has_forgotten_us_resets() {
+fn a_reset_by_a_peer_without_the_connection_is_accepted() {
     let mut t = Trace::open();
-    t.say(10);
-    t.expect(many(1, 10));
+    t.send_pattern(10);
+    t.expect(data(1, 10));
     t.recv(rst(1)); // has the number of our acknowledgement
-    t.lost(LostReason::Reset);
+    t.expect_lost(LostReason::Reset);
 }
 
-/// §3.10.7.4, second: in every state.
+/// §3.10.7.4, second: resets are handled alike in every state.
 #[test]
 fn resets_end_closing_connections() {
     let fin_wait_1 = |t: &mut Trace| t.finish();
@@ -113,17 +113,17 @@ fn resets_end_closing_connections() {
         t.finish();
     };
     let states: [&dyn Fn(&mut Trace); 5] = [&fin_wait_1, &fin_wait_2, &close_wait, &closing, &last_ack];
-    for begin in states {
+    for enter_state in states {
         let mut t = Trace::open();
-        begin(&mut t);
+        enter_state(&mut t);
         t.peer().segments.clear();
         t.peer().events.clear();
         let next = t.peer().nxt;
         t.recv(rst(next + 5));
         t.expect(ack(next));
         t.recv(rst(next));
-        t.lost(LostReason::Reset);
-        t.nothing();
+        t.expect_lost(LostReason::Reset);
+        t.expect_nothing();
         t.recv(ack(1));
         t.expect(rst(1));
     }
@@ -131,13 +131,13 @@ fn resets_end_closing_connections() {
 
 /// §3.10.5: an abort sends a reset with the number that the peer expects, and forgets the connection.
 #[test]
-fn an_abort_is_told() {
+fn an_abort_sends_a_reset() {
     let mut t = Trace::open();
-    t.say(10);
-    t.expect(many(1, 10));
+    t.send_pattern(10);
+    t.expect(data(1, 10));
     t.abort();
     t.expect(rst(11).ack(1));
-    t.nothing();
+    t.expect_nothing();
     assert_eq!(t.stack.connections(), 0);
     t.recv(ack(11));
     t.expect(rst(11));
@@ -145,19 +145,19 @@ fn an_abort_is_told() {
 
 /// RFC 7323 §3.2: resets have timestamps, too, if these were negotiated; some hosts drop resets without them.
 #[test]
-fn an_abort_has_timestamps() {
-    let mut t = Trace::open_stamps();
-    t.recv(bytes(1, "unread").stamp(1100));
+fn the_reset_of_an_abort_has_timestamps() {
+    let mut t = Trace::open_timestamps();
+    t.recv(bytes(1, "unread").timestamp(1100));
     t.last();
-    t.pass(ms(200));
-    t.recv(ack(1).stamp(1300));
+    t.advance(ms(200));
+    t.recv(ack(1).timestamp(1300));
     t.abort();
-    t.expect(rst(1).ack(7).stamp(200).echo(1300).sack(&[]));
+    t.expect(rst(1).ack(7).timestamp(200).echo(1300).sack(&[]));
 }
 
 /// §3.5.3: the peer's bytes belong to no connection.
 #[test]
-fn bytes_after_an_abort_are_reset() {
+fn bytes_after_an_abort_are_answered_by_a_reset() {
     let mut t = Trace::open();
     t.abort();
     t.expect(rst(1).ack(1));
@@ -165,7 +165,7 @@ fn bytes_after_an_abort_are_reset() {
     t.expect(rst(1));
 }
 
-/// §3.10.7.1: a reset is not answered.
+/// §3.10.7.1.
 #[test]
 fn resets_are_never_answered() {
     let mut t = Trace::open();
@@ -174,30 +174,30 @@ fn resets_are_never_answered() {
     t.recv(rst(1));
     t.recv(rst(1).ack(1));
     t.recv(rst(9).payload("x"));
-    t.nothing();
+    t.expect_nothing();
 }
 
 /// RFC 5961 §5: an attacker must guess a number in the window, and an acknowledgement as well.
 #[test]
-fn blind_bytes_are_challenged() {
+fn bytes_with_a_wrong_acknowledgement_are_challenged() {
     let mut t = Trace::open();
-    t.say(10);
-    t.expect(many(1, 10));
+    t.send_pattern(10);
+    t.expect(data(1, 10));
     for wrong in [12, 70_000, -70_000] {
         t.recv(bytes(1, "forged").ack(wrong));
     }
     t.expect(ack(1));
-    t.nothing();
+    t.expect_nothing();
     assert_eq!((t.counters().unacceptable_acks, t.counters().challenges), (3, 1));
 }
 
 /// Another connection of the same peer is not affected.
 #[test]
-fn a_reset_ends_one_connection() {
+fn a_reset_ends_only_its_own_connection() {
     let mut t = Trace::open();
-    t.at(1).establish(syn());
+    t.select_peer(1).establish(syn());
     t.recv(rst(1));
-    t.lost(LostReason::Reset);
-    t.at(0).recv(bytes(1, "here"));
-    t.hears("here");
+    t.expect_lost(LostReason::Reset);
+    t.select_peer(0).recv(bytes(1, "here"));
+    t.expect_data("here");
 }

@@ -14,25 +14,25 @@ fn both_have_sent_a_syn() -> Trace {
 }
 
 #[test]
-fn both_open_and_the_peer_says_so_with_a_syn() {
+fn a_simultaneous_open_is_completed_by_a_syn_ack() {
     let mut t = both_have_sent_a_syn();
     t.recv(syn_ack().ack(1).mss(1000));
-    t.opened();
-    t.say(3000);
-    t.expect(many(1, 1000));
+    t.expect_opened();
+    t.send_pattern(3000);
+    t.expect(data(1, 1000));
 }
 
 #[test]
-fn both_open_and_the_peer_acknowledges() {
+fn a_simultaneous_open_is_completed_by_an_acknowledgement() {
     let mut t = both_have_sent_a_syn();
     t.recv(ack(1).seq(1));
-    t.opened();
-    t.quiet();
+    t.expect_opened();
+    t.expect_nothing_sent();
 }
 
-/// Otherwise two such stacks would answer each other for ever.
+/// Otherwise two such stacks would answer each other endlessly.
 #[test]
-fn a_syn_that_acknowledges_ours_is_not_answered_with_another() {
+fn a_syn_ack_is_not_answered_by_another() {
     let mut t = both_have_sent_a_syn();
     for _ in 0..3 {
         t.recv(syn_ack().ack(1));
@@ -44,29 +44,29 @@ fn a_syn_that_acknowledges_ours_is_not_answered_with_another() {
 
 /// MUST-11: this end has opened the connection.
 #[test]
-fn a_reset_ends_what_both_have_opened() {
+fn a_reset_ends_a_simultaneous_open() {
     let mut t = both_have_sent_a_syn();
     t.recv(rst(1));
-    t.lost(LostReason::Refused);
+    t.expect_lost(LostReason::Refused);
     assert_eq!(t.stack.connections(), 0);
 }
 
 #[test]
-fn both_close() {
+fn a_simultaneous_close_ends_the_connection() {
     let mut t = Trace::open();
     t.finish();
     t.expect(fin(1).ack(1));
-    t.recv(fin(1).ack(1)); // has not received ours
-    t.finished();
+    t.recv(fin(1).ack(1)); // the peer has not received our FIN
+    t.expect_finished();
     t.expect(ack(2).seq(2));
     t.recv(ack(2));
-    t.lost(LostReason::Closed);
-    t.nothing();
+    t.expect_lost(LostReason::Closed);
+    t.expect_nothing();
 }
 
-/// Both ends are in TIME-WAIT: a segment of one must not provoke a segment of the other.
+/// Otherwise each acknowledgement would cause another one, endlessly.
 #[test]
-fn two_that_wait_do_not_answer_each_other() {
+fn two_ends_in_time_wait_do_not_answer_each_other() {
     let mut t = Trace::open();
     t.finish();
     t.recv(fin(1).ack(1));
@@ -74,42 +74,42 @@ fn two_that_wait_do_not_answer_each_other() {
     t.last();
     t.recv(ack(2));
     t.recv(ack(2));
-    t.quiet();
+    t.expect_nothing_sent();
 }
 
 #[test]
-fn both_close_in_one_segment_each_with_bytes() {
+fn a_simultaneous_close_may_carry_bytes() {
     let mut t = Trace::open();
-    t.say(10);
+    t.send_pattern(10);
     t.finish();
-    t.expect(many(1, 10));
+    t.expect(data(1, 10));
     t.expect(fin(11));
     t.recv(bytes(1, "bye").fin().ack(11));
-    t.hears("bye");
-    t.finished();
+    t.expect_data("bye");
+    t.expect_finished();
     t.expect(ack(5));
     t.recv(ack(12));
-    t.lost(LostReason::Closed);
+    t.expect_lost(LostReason::Closed);
 }
 
-/// Without ACK the acknowledgement field is undefined: Linux leaves it at 0, which may be anywhere relative to our numbers.
-/// Windows of later segments must not be compared with it.
+/// Without the ACK flag the acknowledgement field is undefined: Linux leaves it at 0, which may be any number relative
+/// to ours. Later window updates must not be compared with it.
 #[test]
-fn a_number_that_acknowledges_nothing_is_not_remembered() {
+fn the_acknowledgement_field_of_a_syn_without_ack_is_ignored() {
     for field in [0, 0x4000_0000, 0x8000_0000, 0xc000_0000_u32] {
         let mut t = Trace::new(|_| {});
         t.connect();
         t.expect(syn());
         let mut frame = t.frame_of(syn().mss(1000).window(500));
         frame[frame::TCP_AT + 8..frame::TCP_AT + 12].copy_from_slice(&field.to_be_bytes());
-        frame::mend(&mut frame);
+        frame::fix_checksums(&mut frame);
         t.recv_frame(&frame);
         t.expect(syn_ack().ack(1));
         t.recv(ack(1).seq(1).window(2000));
-        t.opened();
-        t.say(3000);
-        t.expect(many(1, 1000));
-        t.expect(many(1001, 1000));
-        t.quiet();
+        t.expect_opened();
+        t.send_pattern(3000);
+        t.expect(data(1, 1000));
+        t.expect(data(1001, 1000));
+        t.expect_nothing_sent();
     }
 }

@@ -18,18 +18,18 @@ fn each_requirement_has_one_row() {
 }
 
 #[test]
-fn the_tests_that_are_named_are_there() {
+fn the_named_tests_exist() {
     let specification = file("SPECIFICATION.md");
     let quoted = specification.split('`').skip(1).step_by(2);
-    let mut many = 0;
+    let mut count = 0;
     for (module, name) in quoted.filter_map(|name| name.split_once("::")) {
         let source = file(&format!("tests/traces/{module}.rs"));
-        let wanted = match name.split_once(['…', '*']) {
+        let definition = match name.split_once(['…', '*']) {
             Some((beginning, _)) => format!("\nfn {beginning}"),
             None => format!("\nfn {name}()"),
         };
-        assert!(source.contains(&wanted), "{module}::{name}");
-        many += 1;
+        assert!(source.contains(&definition), "{module}::{name}");
+        count += 1;
     }
-    assert!(many > 70, "{many}");
+    assert!(count > 70, "{count} named tests: the search should find more");
 }

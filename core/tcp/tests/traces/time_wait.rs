@@ -7,9 +7,9 @@ use spillway_transport::{Full, Transport};
 
 use crate::trace::*;
 
-/// We have closed first, a peer with this SYN second.
-fn waiting(syn: Seg) -> Trace {
-    let mut t = Trace::opened_by(|_| {}, syn);
+/// A connection in TIME-WAIT: this end has closed first, then a peer with this SYN.
+fn in_time_wait(syn: Seg) -> Trace {
+    let mut t = Trace::open_with(|_| {}, syn);
     t.finish();
     t.expect(fin(1));
     t.recv(fin(1).ack(2));
@@ -18,38 +18,38 @@ fn waiting(syn: Seg) -> Trace {
     t
 }
 
-/// §3.10.7.4, eighth: our last acknowledgement was lost.
+/// §3.10.7.4, eighth: the last acknowledgement was lost.
 #[test]
-fn an_end_that_comes_again_is_acknowledged() {
-    let mut t = waiting(syn());
+fn a_repeated_fin_is_acknowledged() {
+    let mut t = in_time_wait(syn());
     t.recv(fin(1).ack(2));
     t.expect(ack(2).seq(2));
-    t.nothing_sent_later();
+    t.expect_nothing_sent_later();
 }
 
-/// MUST-13: for twice the maximum segment lifetime. 60 s here, as in Linux.
+/// MUST-13: TIME-WAIT lasts twice the maximum segment lifetime: 60 s, as in Linux.
 #[test]
-fn it_is_over_after_a_minute() {
-    let mut t = waiting(syn());
-    t.pass(secs(59));
+fn a_repeated_fin_restarts_the_wait_of_a_minute() {
+    let mut t = in_time_wait(syn());
+    t.advance(secs(59));
     t.recv(fin(1).ack(2));
     t.expect(ack(2));
-    t.pass(secs(59));
+    t.advance(secs(59));
     t.recv(fin(1).ack(2)); // the wait was restarted
     t.expect(ack(2));
-    t.pass(secs(61));
+    t.advance(secs(61));
     t.recv(fin(1).ack(2));
     t.expect(rst(2));
 }
 
 #[test]
-fn without_an_end_that_comes_again_it_is_over_after_a_minute() {
-    let mut t = waiting(syn());
-    t.pass(secs(59));
+fn the_wait_ends_after_a_minute() {
+    let mut t = in_time_wait(syn());
+    t.advance(secs(59));
     t.recv(ack(2));
     t.recv(bytes(1, "x").ack(2));
     t.expect(ack(2));
-    t.pass(secs(2));
+    t.advance(secs(2));
     t.recv(fin(1).ack(2));
     t.expect(rst(2));
 }
@@ -57,20 +57,20 @@ fn without_an_end_that_comes_again_it_is_over_after_a_minute() {
 /// RFC 1337 §3, hazard H1: "ignore RST segments in TIME-WAIT state".
 #[test]
 fn resets_do_not_shorten_the_wait() {
-    let mut t = waiting(syn());
+    let mut t = in_time_wait(syn());
     for seq in [1, 2, 3, 50] {
         t.recv(rst(seq));
         t.recv(rst(seq).ack(2));
     }
-    t.nothing();
+    t.expect_nothing();
     t.recv(fin(1).ack(2));
     t.expect(ack(2));
 }
 
-/// RFC 1337 §2: old duplicates are acknowledged, and not taken for segments of another connection.
+/// RFC 1337 §2.
 #[test]
-fn old_bytes_are_acknowledged() {
-    let mut t = waiting(syn());
+fn old_duplicates_are_acknowledged() {
+    let mut t = in_time_wait(syn());
     t.recv(bytes(1, "old").ack(1));
     t.expect(ack(2).seq(2));
     t.recv(bytes(5000, "older").ack(1));
@@ -79,29 +79,29 @@ fn old_bytes_are_acknowledged() {
 
 #[test]
 fn acknowledgements_are_not_answered() {
-    let mut t = waiting(syn());
+    let mut t = in_time_wait(syn());
     t.recv(ack(2));
     t.recv(ack(1));
-    t.nothing_sent_later();
+    t.expect_nothing_sent_later();
 }
 
-/// §3.6.1, MAY-2: a SYN with a greater number opens a new connection.
+/// §3.6.1, MAY-2.
 #[test]
-fn a_new_connection_may_begin_with_a_greater_number() {
-    let mut t = waiting(syn());
+fn a_syn_with_a_greater_number_opens_a_connection() {
+    let mut t = in_time_wait(syn());
     let old = t.peer().initial;
     t.peer().initial = old.wrapping_add(1000);
-    t.peer().heard.clear();
-    let ours = t.peer().stack_initial();
+    t.peer().received.clear();
+    let old_initial = t.peer().stack_initial();
     t.establish(syn());
-    let distance = t.peer().stack_initial().wrapping_sub(ours);
-    assert!(distance > 65_535, "our numbers begin after those of the old one as well: {distance}");
+    let distance = t.peer().stack_initial().wrapping_sub(old_initial);
+    assert!(distance > 65_535, "our numbers should begin after the old connection's: {distance}");
 }
 
-/// §3.6.1: a SYN with a smaller number is an old duplicate.
+/// §3.6.1: such a SYN is an old duplicate.
 #[test]
-fn an_old_syn_begins_nothing() {
-    let mut t = waiting(syn());
+fn a_syn_with_a_smaller_number_opens_no_connection() {
+    let mut t = in_time_wait(syn());
     t.recv(syn().seq(-1000));
     t.expect(ack(2).seq(2));
     t.recv(syn().seq(0));
@@ -109,20 +109,20 @@ fn an_old_syn_begins_nothing() {
     assert_eq!(t.stack.connections(), 0);
 }
 
-/// RFC 6191 §2: a greater timestamp is enough, whatever the number.
+/// RFC 6191 §2: the sequence number does not matter then.
 #[test]
-fn a_new_connection_may_begin_with_a_greater_timestamp() {
-    let mut t = waiting(syn().stamp(PEER_CLOCK));
+fn a_syn_with_a_greater_timestamp_opens_a_connection() {
+    let mut t = in_time_wait(syn().timestamp(PEER_CLOCK));
     let old = t.peer().initial;
     t.peer().initial = old.wrapping_sub(5_000_000);
-    t.recv(syn().stamp(PEER_CLOCK + 1));
+    t.recv(syn().timestamp(PEER_CLOCK + 1));
     t.expect(syn_ack().ack(1));
 }
 
-/// §3.10.7.4, fourth: without a listener a SYN is a blind guess like any other, and does not cut the wait short.
+/// §3.10.7.4, fourth.
 #[test]
-fn where_nobody_listens_a_syn_begins_nothing() {
-    let mut t = waiting(syn());
+fn without_a_listener_a_syn_does_not_end_the_wait() {
+    let mut t = in_time_wait(syn());
     t.stack.set_listening(0, false);
     t.recv(syn().seq(5000));
     t.expect(ack(2).seq(2));
@@ -130,32 +130,56 @@ fn where_nobody_listens_a_syn_begins_nothing() {
     t.expect(ack(2).seq(2));
 }
 
-/// RFC 6191 §2: a SYN with an older timestamp is refused, whatever its number.
+/// A SYN that finds no room opens nothing, so that the old connection's peer must still be answered; and a cookie's number
+/// might be one that the old connection used.
 #[test]
-fn an_old_timestamp_begins_nothing() {
-    let mut t = waiting(syn().stamp(PEER_CLOCK));
-    t.recv(syn().seq(5_000_000).stamp(PEER_CLOCK - 1));
+fn a_syn_without_room_does_not_end_the_wait() {
+    for (half_open_max, connections_max) in [(1, 10), (10, 1)] {
+        let mut t = Trace::open_with(
+            |settings| (settings.half_open_max, settings.connections_max) = (half_open_max, connections_max),
+            syn(),
+        );
+        t.finish();
+        t.expect(fin(1));
+        t.recv(fin(1).ack(2));
+        t.expect(ack(2).seq(2));
+        t.select_peer(1).recv(syn());
+        t.expect(syn_ack());
+        t.select_peer(0).recv(syn().seq(5000));
+        t.expect_nothing_sent();
+        t.recv(fin(1).ack(2));
+        t.expect(ack(2).seq(2));
+        assert_eq!(t.counters().cookies_sent, 0);
+    }
+}
+
+/// RFC 6191 §2: the sequence number does not matter.
+#[test]
+fn a_syn_with_an_older_timestamp_opens_no_connection() {
+    let mut t = in_time_wait(syn().timestamp(PEER_CLOCK));
+    t.recv(syn().seq(5_000_000).timestamp(PEER_CLOCK - 1));
     t.expect(ack(2).seq(2));
 }
 
-/// RFC 6191 §2: with the same timestamp a greater number is needed.
+/// RFC 6191 §2.
 #[test]
-fn with_the_same_timestamp_the_number_decides() {
-    let mut t = waiting(syn().stamp(PEER_CLOCK));
-    t.recv(syn().seq(-1).stamp(PEER_CLOCK));
+fn with_equal_timestamps_the_number_decides() {
+    let mut t = in_time_wait(syn().timestamp(PEER_CLOCK));
+    t.recv(syn().seq(-1).timestamp(PEER_CLOCK));
     t.expect(ack(2).seq(2));
     t.peer().initial = t.peers[0].initial.wrapping_add(77);
-    t.recv(syn().stamp(PEER_CLOCK));
+    t.recv(syn().timestamp(PEER_CLOCK));
     t.expect(syn_ack().ack(1));
 }
 
-/// Connections that this end opens avoid ports in TIME-WAIT: here only two ports are free.
+/// Only two ports are free for connections that this end opens.
 #[test]
-fn a_port_that_waits_is_not_used() {
-    let two = [40_000, 50_000];
+fn ports_in_time_wait_are_not_used_to_connect() {
+    let free_ports = [40_000, 50_000];
     let mut t = Trace::new(|settings| {
         let listener = |port| Listener { address: SocketAddrV4::new(STACK_IP, port), is_gated: false };
-        settings.listeners = (32_768..61_000).filter(|port| !two.contains(port)).map(listener).collect();
+        settings.listeners =
+            (32_768..61_000).filter(|port| !free_ports.contains(port)).map(listener).collect();
     });
     t.connect();
     let first = t.peer().stack_port;
@@ -164,45 +188,51 @@ fn a_port_that_waits_is_not_used() {
     t.recv(fin(1).ack(2));
     t.connect();
     let second = t.peer().stack_port;
-    assert!(two.contains(&first) && two.contains(&second) && first != second, "{first}, {second}");
-    assert_eq!(t.stack.connect(t.now, SocketAddr::from((PEER_IP, PEER_PORT))), Err(Full), "none is left");
-    t.pass(secs(61));
+    assert!(
+        free_ports.contains(&first) && free_ports.contains(&second) && first != second,
+        "{first}, {second}"
+    );
+    assert_eq!(
+        t.stack.connect(t.now, SocketAddr::from((PEER_IP, PEER_PORT))),
+        Err(Full),
+        "both ports are taken"
+    );
+    t.advance(secs(61));
     assert!(t.stack.connect(t.now, SocketAddr::from((PEER_IP, PEER_PORT))).is_ok());
 }
 
-/// The table is bounded: the oldest entries are forgotten first.
 #[test]
-fn only_so_many_wait() {
+fn the_table_is_bounded_and_forgets_the_oldest() {
     let mut t = Trace::new(|settings| settings.time_wait_max = 3);
     for index in 0..5 {
-        t.at(index).establish(syn());
+        t.select_peer(index).establish(syn());
         t.finish();
         t.recv(fin(1).ack(2));
         t.peer().segments.clear();
     }
     assert_eq!(t.counters().time_waits_forgotten, 2);
     for index in 0..5 {
-        t.at(index).recv(fin(1).ack(2));
+        t.select_peer(index).recv(fin(1).ack(2));
         t.expect(if index < 2 { rst(2) } else { ack(2) });
     }
 }
 
-/// Repeated FINs restart the wait, and take no more room.
+/// Each repeated FIN restarts the wait of an entry that the table holds already.
 #[test]
-fn renewed_waits_are_bounded_as_well() {
+fn repeated_fins_take_no_more_room() {
     let mut t = Trace::new(|settings| settings.time_wait_max = 3);
     for round in 0..20 {
         for index in 0..5 {
-            t.at(5 * round + index).establish(syn());
+            t.select_peer(5 * round + index).establish(syn());
             t.finish();
             t.recv(fin(1).ack(2));
             for _ in 0..10 {
-                t.pass(ms(10));
+                t.advance(ms(10));
                 t.recv(fin(1).ack(2));
             }
         }
-        t.pass(secs(25));
+        t.advance(secs(25));
     }
-    t.pass(secs(61));
-    assert_eq!(t.stack.poll_timeout(), None, "all is forgotten in the end");
+    t.advance(secs(61));
+    assert_eq!(t.stack.poll_timeout(), None, "all entries should have expired");
 }

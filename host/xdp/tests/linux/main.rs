@@ -1,15 +1,39 @@
-//! The user-level TCP stack against the kernel's over a TAP interface. Every byte is checked.
+//! The user-level TCP stack against the kernel's, over a TAP interface and over AF_XDP on veth. Every byte is checked.
+
+/// Makes two tests of each function: over TAP and over AF_XDP.
+macro_rules! on_each_wire {
+    ($($test:ident,)*) => {
+        mod tap {
+            $(#[test]
+            fn $test() {
+                if !$crate::rig::skipped() {
+                    super::$test($crate::rig::Wire::Tap);
+                }
+            })*
+        }
+
+        mod xdp {
+            $(#[test]
+            fn $test() {
+                if !$crate::rig::skipped() {
+                    super::$test($crate::rig::Wire::Xdp);
+                }
+            })*
+        }
+    };
+}
 
 mod application;
 mod kernels;
 mod relay;
 mod rig;
+mod shared;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
 use application::{MESSAGE_BYTES, Role};
-use rig::{OURS, PATIENCE, PORT, Rig, Seen, ask, connect, patient, send_pattern, skipped, take_pattern};
+use rig::{OURS, PATIENCE, PORT, Rig, Seen, Wire, ask, connect, patient, send_pattern, take_pattern};
 use spillway_transport::LostReason;
 use spillway_xdp::FaultsOptions;
 
@@ -53,12 +77,18 @@ fn a_wrong_byte_is_seen() {
     }
 }
 
-#[test]
-fn the_kernel_finds_the_stack_and_is_answered() {
-    if skipped() {
-        return;
-    }
-    let mut rig = Rig::new("tcp-ping");
+on_each_wire! {
+    the_kernel_finds_the_stack_and_is_answered,
+    messages_go_to_and_fro,
+    many_bytes_go_each_way_and_both_ways,
+    either_end_may_finish_first,
+    resets_and_refusals_are_understood,
+    faults_of_the_network_cost_time_and_no_byte,
+    ten_thousand_connections_at_once,
+}
+
+fn the_kernel_finds_the_stack_and_is_answered(wire: Wire) {
+    let mut rig = Rig::new(wire, "tcp-ping");
     rig.start(vec![Role::Echo], vec![], CLEAN);
     let printed = rig.command(&["ping", "-c", "5", "-i", "0.02", "-w", "20", &OURS.to_string()]);
     assert!(printed.contains(" 0% packet loss"), "{printed}");
@@ -70,12 +100,8 @@ fn the_kernel_finds_the_stack_and_is_answered() {
     assert_undisturbed(&ended(rig));
 }
 
-#[test]
-fn messages_go_to_and_fro() {
-    if skipped() {
-        return;
-    }
-    let mut rig = Rig::new("tcp-fro");
+fn messages_go_to_and_fro(wire: Wire) {
+    let mut rig = Rig::new(wire, "tcp-fro");
     let listener = rig.listen();
     let target = listener.local_addr().unwrap();
     rig.start(vec![Role::Echo], vec![(target, Role::Ask(1000))], CLEAN);
@@ -108,13 +134,9 @@ fn messages_go_to_and_fro() {
     assert_eq!(seen.tally.lost_by(LostReason::Closed), 2, "{seen:?}");
 }
 
-#[test]
-fn many_bytes_go_each_way_and_both_ways() {
-    if skipped() {
-        return;
-    }
+fn many_bytes_go_each_way_and_both_ways(wire: Wire) {
     const BYTES: u64 = 32 << 20;
-    let mut rig = Rig::new("tcp-bulk");
+    let mut rig = Rig::new(wire, "tcp-bulk");
     rig.start(vec![Role::Sink, Role::Source(BYTES), Role::Echo], vec![], CLEAN);
     let stream = rig.connect(0);
     send_pattern(&stream, BYTES);
@@ -134,12 +156,8 @@ pub fn both_ways(stream: &TcpStream, bytes: u64) {
     });
 }
 
-#[test]
-fn either_end_may_finish_first() {
-    if skipped() {
-        return;
-    }
-    let mut rig = Rig::new("tcp-half");
+fn either_end_may_finish_first(wire: Wire) {
+    let mut rig = Rig::new(wire, "tcp-half");
     rig.start(vec![Role::Source(100_000), Role::Sink], vec![], CLEAN);
     // The stack finishes first, and the kernel continues to send.
     let stream = rig.connect(0);
@@ -158,12 +176,8 @@ fn either_end_may_finish_first() {
     assert_eq!((seen.tally.received, seen.tally.lost_by(LostReason::Closed)), (3_000_000, 3), "{seen:?}");
 }
 
-#[test]
-fn resets_and_refusals_are_understood() {
-    if skipped() {
-        return;
-    }
-    let mut rig = Rig::new("tcp-reset");
+fn resets_and_refusals_are_understood(wire: Wire) {
+    let mut rig = Rig::new(wire, "tcp-reset");
     let listener = rig.listen();
     let nobody = listener.local_addr().unwrap();
     drop(listener);
@@ -185,7 +199,7 @@ fn resets_and_refusals_are_understood() {
     assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     // The stack refuses.
     let target = SocketAddr::from((OURS, PORT + 2));
-    let refused = rig.host.enter(|| TcpStream::connect_timeout(&target, PATIENCE)).unwrap();
+    let refused = rig.host.run_inside(|| TcpStream::connect_timeout(&target, PATIENCE)).unwrap();
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
     // Resets do not affect later connections.
     ask(&rig.connect(0), 0, 100);
@@ -196,11 +210,7 @@ fn resets_and_refusals_are_understood() {
     assert_eq!((seen.counters.resets_received, seen.counters.resets_sent), (3, 2), "{seen:?}");
 }
 
-#[test]
-fn faults_of_the_network_cost_time_and_no_byte() {
-    if skipped() {
-        return;
-    }
+fn faults_of_the_network_cost_time_and_no_byte(wire: Wire) {
     for (name, faults) in [
         ("loss of 1 %", FaultsOptions { seed: 1, loss: 0.01, ..CLEAN }),
         ("loss of 5 %", FaultsOptions { seed: 2, loss: 0.05, ..CLEAN }),
@@ -219,7 +229,7 @@ fn faults_of_the_network_cost_time_and_no_byte() {
             },
         ),
     ] {
-        let mut rig = Rig::new("tcp-faults");
+        let mut rig = Rig::new(wire, "tcp-faults");
         rig.start(vec![Role::Sink, Role::Source(2 << 20), Role::Echo], vec![], faults);
         let stream = rig.connect(0);
         send_pattern(&stream, 2 << 20);
@@ -243,11 +253,7 @@ fn faults_of_the_network_cost_time_and_no_byte() {
     }
 }
 
-#[test]
-fn ten_thousand_connections_at_once() {
-    if skipped() {
-        return;
-    }
+fn ten_thousand_connections_at_once(wire: Wire) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let most = limit.maximum.unwrap_or(u64::MAX).min(65_536);
     let raised = rustix::process::Rlimit { current: Some(most), maximum: limit.maximum };
@@ -255,12 +261,12 @@ fn ten_thousand_connections_at_once() {
     let steps: Vec<usize> =
         [300, 1_000, 10_000].into_iter().filter(|all| (*all as u64) < most - 500).collect();
 
-    let mut rig = Rig::new("tcp-many");
+    let mut rig = Rig::new(wire, "tcp-many");
     rig.start(vec![Role::Echo], vec![], CLEAN);
     let mut streams = Vec::new();
     for all in &steps {
         let more = *all - streams.len();
-        streams.extend(rig.host.enter(|| (0..more).map(|_| connect(0)).collect::<Vec<_>>()).unwrap());
+        streams.extend(rig.host.run_inside(|| (0..more).map(|_| connect(0)).collect::<Vec<_>>()).unwrap());
         // First one request at a time, then all requests before the first reply is read.
         streams.iter().for_each(|stream| ask(stream, 0, 64));
         let mut message = [0; 64];

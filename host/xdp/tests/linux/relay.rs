@@ -19,7 +19,7 @@ use spillway_tcp::{Listener, Settings};
 use spillway_transport::Time;
 use spillway_wire::Id;
 
-use crate::rig::{OURS, PATIENCE, PORT, Rig, ask, patient, send_pattern, skipped, take_pattern};
+use crate::rig::{OURS, PATIENCE, PORT, Rig, Wire, ask, patient, send_pattern, take_pattern};
 
 /// The clients' address. It differs from the server's, with which a helper would refuse clients.
 const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 3);
@@ -122,7 +122,7 @@ fn start_helper(rig: &mut Rig, server: &Server) {
     let service = ServiceConfig {
         plain_listeners: vec![0],
         keys: vec![link_key()],
-        policy: PolicyKind::Fixed { delay: Duration::from_micros(200), bytes: 32_768 },
+        policy: PolicyKind::Fixed { interval: Duration::from_micros(200), size_bytes: 32_768 },
         acknowledges_replies: true,
         ..ServiceConfig::new("echo", server.address)
     };
@@ -142,7 +142,7 @@ fn start_helper(rig: &mut Rig, server: &Server) {
 fn client(rig: &Rig) -> TcpStream {
     let start = Instant::now();
     loop {
-        match rig.host.enter(connect_from_there).unwrap() {
+        match rig.host.run_inside(connect_from_there).unwrap() {
             Ok(stream) => {
                 patient(&stream);
                 stream.set_nodelay(true).unwrap();
@@ -179,12 +179,14 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-#[test]
-fn clients_of_a_helper_on_the_stack_are_served() {
-    if skipped() {
-        return;
-    }
-    let mut rig = Rig::new("tcp-relay");
+on_each_wire! {
+    clients_of_a_helper_on_the_stack_are_served,
+    nothing_is_acknowledged_that_would_be_lost_with_the_helper,
+    a_helper_that_dies_has_acknowledged_what_the_server_has_and_no_more,
+}
+
+fn clients_of_a_helper_on_the_stack_are_served(wire: Wire) {
+    let mut rig = Rig::new(wire, "tcp-relay");
     let server = Server::start(&rig);
     start_helper(&mut rig, &server);
     let clients: Vec<TcpStream> = (0..50).map(|_| client(&rig)).collect();
@@ -208,12 +210,8 @@ fn clients_of_a_helper_on_the_stack_are_served() {
     assert_eq!(counters.frames_malformed, 0, "{counters:?}");
 }
 
-#[test]
-fn nothing_is_acknowledged_that_would_be_lost_with_the_helper() {
-    if skipped() {
-        return;
-    }
-    let mut rig = Rig::new("tcp-gated");
+fn nothing_is_acknowledged_that_would_be_lost_with_the_helper(wire: Wire) {
+    let mut rig = Rig::new(wire, "tcp-gated");
     let server = Server::start(&rig);
     start_helper(&mut rig, &server);
     let stream = client(&rig);
@@ -239,12 +237,8 @@ fn nothing_is_acknowledged_that_would_be_lost_with_the_helper() {
     rig.stop_application();
 }
 
-#[test]
-fn a_helper_that_dies_has_acknowledged_what_the_server_has_and_no_more() {
-    if skipped() {
-        return;
-    }
-    let mut rig = Rig::new("tcp-dies");
+fn a_helper_that_dies_has_acknowledged_what_the_server_has_and_no_more(wire: Wire) {
+    let mut rig = Rig::new(wire, "tcp-dies");
     let server = Server::start(&rig);
     start_helper(&mut rig, &server);
     let streams: Vec<TcpStream> = (0..20).map(|_| client(&rig)).collect();

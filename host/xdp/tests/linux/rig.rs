@@ -1,18 +1,22 @@
-//! The stack on a TAP interface in a network namespace; the namespace's kernel is its peer.
+//! The stack in a network namespace, whose kernel is its peer: on a TAP interface, or by AF_XDP on one end of a veth.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use spillway_bpf::{AddressRule, Mode};
 use spillway_lab::{Host, HostOptions, Lab, Launch, unavailable};
 use spillway_tcp::isn::Key;
 use spillway_tcp::{Counters, Listener, Settings, Stack};
 use spillway_transport::{Application, Time};
 use spillway_wire::packet::ethernet::Mac;
-use spillway_xdp::{Driver, Faulted, Faults, FaultsOptions, Hosted, Stop, Tap};
+use spillway_xdp::{
+    Adapter, Device, Driver, Faulted, Faults, FaultsOptions, Hosted, Socket, SocketOptions, Stop, Tap,
+};
 
 use crate::application::{Role, Roles, Tally, fill, is_right};
 
@@ -22,6 +26,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 /// The stack's address.
 pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
+/// The Ethernet address of the stack's end.
+const OUR_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 /// The port of the first listener; the other listeners have the ports after it.
 pub const PORT: u16 = 7000;
 
@@ -52,33 +58,63 @@ pub struct Rig {
     running: Option<JoinHandle<Seen>>,
     other: Option<JoinHandle<Counters>>,
     served: Arc<AtomicUsize>,
-    tap: Option<Tap>,
+    device: Option<Cable>,
+}
+
+/// What is between the stack and the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// A TAP interface.
+    Tap,
+    /// A veth, with AF_XDP at the stack's end.
+    Xdp,
 }
 
 impl Rig {
     /// Creates the namespace and the interface. The stack is not started.
-    pub fn new(name: &str) -> Rig {
-        Rig::with_sysctls(name, &[])
+    pub fn new(wire: Wire, name: &str) -> Rig {
+        Rig::with_sysctls(wire, name, &[])
     }
 
     /// Like [`new`](Self::new), with sysctls for the kernel's end.
-    pub fn with_sysctls(name: &str, sysctls: &[(&str, &str)]) -> Rig {
+    pub fn with_sysctls(wire: Wire, name: &str, sysctls: &[(&str, &str)]) -> Rig {
         let lab = Lab::new(name).unwrap();
         let sysctls = sysctls.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         let host = lab.host("kernel", HostOptions { sysctls, ..HostOptions::default() }).unwrap();
-        let tap = host.enter(|| Tap::open("spw0")).unwrap().unwrap();
-        let rig = Rig {
+        let mut rig = Rig {
             _lab: lab,
             host,
             stop: Stop::new().unwrap(),
             running: None,
             other: None,
             served: Arc::default(),
-            tap: Some(tap),
+            device: None,
         };
+        let device = match wire {
+            Wire::Tap => Cable::Tap(rig.host.run_inside(|| Tap::open("spw0")).unwrap().unwrap()),
+            Wire::Xdp => rig.cable(),
+        };
+        rig.device = Some(device);
         rig.command(&["ip", "addr", "add", &format!("{THEIRS}/24"), "dev", "spw0"]);
         rig.command(&["ip", "link", "set", "spw0", "up"]);
         rig
+    }
+
+    /// Makes a veth, and a socket at its end `spw1`.
+    fn cable(&self) -> Cable {
+        let mac = format!("{:?}", OUR_MAC.0).replace([' ', '[', ']'], "").replace(',', ":");
+        self.command(&["ip", "link", "add", "spw0", "type", "veth", "peer", "name", "spw1", "address", &mac]);
+        // The kernel would leave checksums to hardware, and segments longer than the MTU.
+        self.command(&["ethtool", "-K", "spw0", "tx", "off", "tso", "off"]);
+        self.command(&["ip", "link", "set", "spw1", "up"]);
+        let adapter = self.host.run_inside(|| {
+            let rule = AddressRule { ports: None, is_separate: true };
+            Adapter::open("spw1", SocketOptions::default(), |steer| steer.set_address(OURS.into(), &rule))
+        });
+        let mut adapter = adapter.unwrap().unwrap();
+        assert_eq!((adapter.mode(), adapter.interface().mac), (Mode::Native, OUR_MAC));
+        let socket = adapter.take_sockets().pop().expect("a veth has a queue");
+        Cable::Xdp(Box::new((socket, adapter)))
     }
 
     /// Runs a command in the namespace and returns its output.
@@ -103,13 +139,13 @@ impl Rig {
         faults: FaultsOptions,
         change: impl FnOnce(&mut Settings),
     ) {
-        let mut settings = Settings::new(Mac([2, 0, 0, 0, 0, 2]), OURS, 24, Key([7; 16]));
+        let mut settings = Settings::new(OUR_MAC, OURS, 24, Key([7; 16]));
         for (port, role) in (PORT..).zip(&listeners) {
             let address = SocketAddrV4::new(OURS, port);
             settings.listeners.push(Listener { address, is_gated: matches!(role, Role::Gated(_)) });
         }
         change(&mut settings);
-        let tap = self.tap.take().unwrap();
+        let device = self.device.take().unwrap();
         let stop = self.stop.clone();
         let application = Roles::new(listeners, to_open);
         self.served = application.count();
@@ -117,7 +153,7 @@ impl Rig {
             let start = Instant::now();
             let stack = Stack::new(Time::ZERO, settings).unwrap();
             let mut hosted = Hosted { stack, application };
-            let mut driver = Driver::new(Faults::new(tap, faults));
+            let mut driver = Driver::new(Faults::new(device, faults));
             driver.run(&mut hosted, || Time::ZERO + start.elapsed(), &stop).unwrap();
             Seen {
                 tally: hosted.application.tally.clone(),
@@ -135,14 +171,14 @@ impl Rig {
         application: A,
         change: impl FnOnce(&mut Settings),
     ) {
-        let mut settings = Settings::new(Mac([2, 0, 0, 0, 0, 2]), OURS, 24, Key([7; 16]));
+        let mut settings = Settings::new(OUR_MAC, OURS, 24, Key([7; 16]));
         change(&mut settings);
-        let (tap, stop) = (self.tap.take().unwrap(), self.stop.clone());
+        let (device, stop) = (self.device.take().unwrap(), self.stop.clone());
         let run = move || {
             let start = Instant::now();
             let stack = Stack::new(Time::ZERO, settings).unwrap();
             let mut hosted = Hosted { stack, application };
-            Driver::new(tap).run(&mut hosted, || Time::ZERO + start.elapsed(), &stop).unwrap();
+            Driver::new(device).run(&mut hosted, || Time::ZERO + start.elapsed(), &stop).unwrap();
             *hosted.stack.counters()
         };
         self.other = Some(std::thread::Builder::new().name("stack".into()).spawn(run).unwrap());
@@ -156,12 +192,12 @@ impl Rig {
 
     /// Connects the kernel to the stack's listener of this number.
     pub fn connect(&self, listener: u16) -> TcpStream {
-        self.host.enter(|| connect(listener)).unwrap()
+        self.host.run_inside(|| connect(listener)).unwrap()
     }
 
     /// A listening socket at the kernel's end.
     pub fn listen(&self) -> TcpListener {
-        self.host.enter(|| TcpListener::bind((THEIRS, 0)).unwrap()).unwrap()
+        self.host.run_inside(|| TcpListener::bind((THEIRS, 0)).unwrap()).unwrap()
     }
 
     /// Waits until all connections of the stack have ended, ends its loop and returns its results.
@@ -172,6 +208,43 @@ impl Rig {
         }
         self.stop.set();
         self.running.take().unwrap().join().unwrap()
+    }
+}
+
+/// The stack's end of the wire.
+enum Cable {
+    Tap(Tap),
+    Xdp(Box<(Socket, Adapter)>),
+}
+
+impl Cable {
+    fn device(&mut self) -> &mut dyn Device {
+        match self {
+            Cable::Tap(tap) => tap,
+            Cable::Xdp(parts) => &mut parts.0,
+        }
+    }
+}
+
+impl Device for Cable {
+    fn receive(&mut self) -> io::Result<Option<&[u8]>> {
+        self.device().receive()
+    }
+
+    fn transmit(&mut self) -> io::Result<Option<&mut [u8]>> {
+        self.device().transmit()
+    }
+
+    fn commit(&mut self, length: usize) -> io::Result<bool> {
+        self.device().commit(length)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.device().flush()
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.device().wait(timeout, wakes)
     }
 }
 

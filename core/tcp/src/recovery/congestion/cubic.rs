@@ -13,16 +13,16 @@ const BETA: (u64, u64) = (7, 10);
 /// Factor of W_max if the window had not reached it again: (1 + β) / 2 (§4.7).
 const FAST_CONVERGENCE: (u64, u64) = (17, 20);
 
-/// Growth of the Reno-friendly window per round trip until it reaches `cwnd_prior`, in segments: 3 (1 - β) / (1 + β) (§4.3).
+/// Segments by which the Reno-friendly window grows per round trip up to `cwnd_prior`: 3 (1 - β) / (1 + β) (§4.3).
 const ALPHA: (u64, u64) = (9, 17);
 
-/// Bound of the distance from the plateau: 2^17 / 1024 s, or 128 s. The window reaches its bound long before.
+/// Bound of the time to or from the plateau: 2^17 / 1024 s, or 128 s. The window reaches its bound long before.
 pub(in crate::recovery) const TICKS_MAX: u64 = 1 << 17;
 
 /// The state of CUBIC. All windows are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cubic {
-    /// The window before the last reduction, or less by fast convergence; zero when none is known.
+    /// The window before the last reduction, or less by fast convergence; 0 without a reduction.
     pub w_max: u64,
     /// The window at the last reduction.
     pub cwnd_prior: u64,
@@ -35,7 +35,7 @@ pub struct Cubic {
 pub struct Epoch {
     /// When the stage began, plus the time for which the window was not the limit.
     pub start: Time,
-    /// Since when the window has not been the limit.
+    /// The time since which the window has not been the limit.
     pub paused: Option<Time>,
     /// The window at the plateau.
     pub origin: u64,
@@ -81,8 +81,8 @@ impl Controller for Cubic {
         }
     }
 
-    /// Reduces the window rather than what is in flight, which §4.6 allows if the window grows only while it is used: the
-    /// loss of a single message says little about the path that a bulk transfer found before.
+    /// Reduces the window rather than what is in flight, which §4.6 allows if the window grows only while it is used:
+    /// the loss of a single message says little about the path that a bulk transfer found before.
     fn on_loss(&mut self, window: &mut Window, _: u64) {
         self.cwnd_prior = window.cwnd;
         self.w_max = if window.cwnd < self.w_max {
@@ -119,15 +119,19 @@ impl Epoch {
         let distance = t.abs_diff(self.k).min(TICKS_MAX);
         // The cube is at most 2^51, shifted 2^41, and the product with a segment below 2^16 bytes 2^58.
         let cube = distance * distance * distance;
-        let away = ((cube >> 10) * (2 * mss.min(1 << 16)) / 5) >> 20;
-        if t < self.k { self.origin.saturating_sub(away) } else { self.origin.saturating_add(away) }
+        let difference = ((cube >> 10) * (2 * mss.min(1 << 16)) / 5) >> 20;
+        if t < self.k {
+            self.origin.saturating_sub(difference)
+        } else {
+            self.origin.saturating_add(difference)
+        }
     }
 
     /// §4.3, equation 4.
     fn grow_w_est(&mut self, acked: u64, window: &Window, cwnd_prior: u64) {
-        let (over, under) = if self.w_est < cwnd_prior { ALPHA } else { (1, 1) };
+        let (numerator, denominator) = if self.w_est < cwnd_prior { ALPHA } else { (1, 1) };
         // In seventeenths in both cases, so that the remainder keeps its unit.
-        self.w_est_credit += acked * window.mss * over * (ALPHA.1 / under);
+        self.w_est_credit += acked * window.mss * numerator * (ALPHA.1 / denominator);
         let whole = window.cwnd * ALPHA.1;
         self.w_est += self.w_est_credit / whole;
         self.w_est_credit %= whole;
@@ -143,8 +147,8 @@ fn ticks(duration: Duration) -> u64 {
 fn cube_root(cube: u128) -> u64 {
     let (mut root, mut bit) = (0_u64, TICKS_MAX);
     while bit > 0 {
-        let tried = u128::from(root | bit);
-        if tried * tried * tried <= cube {
+        let candidate = u128::from(root | bit);
+        if candidate * candidate * candidate <= cube {
             root |= bit;
         }
         bit >>= 1;
@@ -157,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cube_roots_are_whole_parts() {
+    fn cube_roots_are_rounded_down() {
         for root in [1_u64, 2, 9, 10, 1000, 4096, 99_999, TICKS_MAX - 1] {
             let cube = u128::from(root).pow(3);
             assert_eq!(cube_root(cube), root);
@@ -168,9 +172,9 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_parts_of_a_second() {
+    fn a_second_has_1024_ticks() {
         assert_eq!(ticks(Duration::from_secs(3)), 3072);
         assert_eq!(ticks(Duration::from_millis(500)), 512);
-        assert!(ticks(Duration::MAX) > 1 << 20, "bounded, and no overflow");
+        assert!(ticks(Duration::MAX) > 1 << 20, "the conversion should not overflow");
     }
 }

@@ -1,14 +1,14 @@
 //! Ends the first slow start before it loses a window (HyStart++, RFC 9406).
 //!
-//! When the shortest round trip of a round has grown, a queue has formed: the window grows slowly for up to five rounds, and
-//! then slow start ends. Differences from the RFC: the growth per acknowledgement has no limit L, because peers acknowledge
-//! 64 KiB at once; rounds in which the window is not the limit are ignored.
+//! When the shortest round trip of a round has grown, a queue has formed: the window grows slowly for up to five
+//! rounds, and then slow start ends. Differences from the RFC: the growth per acknowledgement has no limit L, because
+//! peers acknowledge 64 KiB at once; rounds in which the window is not the limit are ignored.
 
 use crate::seq::Seq;
 
 /// Growth of the round trip that indicates a queue: an eighth, but within these bounds in nanoseconds (§4.3).
-const GROWN_NS: (u64, u64) = (4_000_000, 16_000_000);
-const GROWN_SHARE: u64 = 8;
+const GROWTH_NS_BOUNDS: (u64, u64) = (4_000_000, 16_000_000);
+const GROWTH_DIVISOR: u64 = 8;
 
 /// Round trips that must be measured in a round (§4.3, N_RTT_SAMPLE).
 const SAMPLES_MIN: u8 = 8;
@@ -20,7 +20,7 @@ pub const CONSERVATIVE_DIVISOR: u64 = 4;
 const CONSERVATIVE_ROUNDS: u8 = 5;
 
 /// Marks a round trip that was not measured.
-const NONE: u64 = u64::MAX;
+const UNMEASURED: u64 = u64::MAX;
 
 /// How the window grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,13 @@ pub struct HyStart {
 
 impl Default for HyStart {
     fn default() -> HyStart {
-        HyStart { round_end: 0, shortest_ns: NONE, shortest_before_ns: NONE, samples: 0, conservative: None }
+        HyStart {
+            round_end: 0,
+            shortest_ns: UNMEASURED,
+            shortest_before_ns: UNMEASURED,
+            samples: 0,
+            conservative: None,
+        }
     }
 }
 
@@ -61,14 +67,14 @@ impl HyStart {
             self.samples = self.samples.saturating_add(1);
         }
         if self.samples >= SAMPLES_MIN {
-            self.look();
+            self.detect_queue();
         }
         if self.round_end == 0 {
             self.round_end = nxt;
         }
         if una >= self.round_end {
             self.round_end = if una < nxt { nxt } else { 0 };
-            (self.shortest_before_ns, self.shortest_ns, self.samples) = (self.shortest_ns, NONE, 0);
+            (self.shortest_before_ns, self.shortest_ns, self.samples) = (self.shortest_ns, UNMEASURED, 0);
             if let Some((rounds, _)) = &mut self.conservative {
                 *rounds += 1;
                 if *rounds >= CONSERVATIVE_ROUNDS {
@@ -81,14 +87,15 @@ impl HyStart {
     }
 
     /// Begins or ends conservative slow start, once the round has enough samples.
-    fn look(&mut self) {
+    fn detect_queue(&mut self) {
         match self.conservative {
             // The round trip has shrunk again: there was no queue.
-            Some((_, begun_ns)) if self.shortest_ns < begun_ns => self.conservative = None,
+            Some((_, start_ns)) if self.shortest_ns < start_ns => self.conservative = None,
             Some(_) => {}
-            None if self.shortest_before_ns < NONE => {
-                let grown = (self.shortest_before_ns / GROWN_SHARE).clamp(GROWN_NS.0, GROWN_NS.1);
-                if self.shortest_ns >= self.shortest_before_ns.saturating_add(grown) {
+            None if self.shortest_before_ns < UNMEASURED => {
+                let growth =
+                    (self.shortest_before_ns / GROWTH_DIVISOR).clamp(GROWTH_NS_BOUNDS.0, GROWTH_NS_BOUNDS.1);
+                if self.shortest_ns >= self.shortest_before_ns.saturating_add(growth) {
                     self.conservative = Some((0, self.shortest_ns));
                 }
             }
@@ -117,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_trip_that_grows_by_an_eighth_slows_it_down_and_ends_it_after_five_rounds() {
+    fn a_round_trip_grown_by_an_eighth_ends_slow_start_after_five_conservative_rounds() {
         let (mut hystart, mut una) = (HyStart::default(), 1);
         assert_eq!(round(&mut hystart, &mut una, 20, 100), Pace::Usual);
         assert_eq!(round(&mut hystart, &mut una, 20, 112), Pace::Usual, "12 ms are less than an eighth");
@@ -126,25 +133,26 @@ mod tests {
             una += 1;
             paces.push(hystart.on_ack(una, una + 20, 130 * MS));
         }
-        let first = paces.iter().position(|pace| *pace == Pace::Conservative).expect("slower");
-        let over = paces.iter().position(|pace| *pace == Pace::Over).expect("over");
+        let first =
+            paces.iter().position(|pace| *pace == Pace::Conservative).expect("conservative slow start");
+        let over = paces.iter().position(|pace| *pace == Pace::Over).expect("the end of slow start");
         assert!(first < 30 && over - first > 4 * 20 && over - first <= 5 * 21, "{first} {over}");
         assert!(paces[first..over].iter().all(|pace| *pace == Pace::Conservative));
     }
 
     #[test]
-    fn short_paths_need_four_milliseconds_more() {
-        for (grown_ms, pace) in [(3, Pace::Usual), (5, Pace::Conservative)] {
+    fn on_short_paths_the_round_trip_must_grow_by_four_milliseconds() {
+        for (growth_ms, pace) in [(3, Pace::Usual), (5, Pace::Conservative)] {
             let (mut hystart, mut una) = (HyStart::default(), 1);
             round(&mut hystart, &mut una, 20, 1);
             round(&mut hystart, &mut una, 20, 1);
-            round(&mut hystart, &mut una, 20, 1 + grown_ms);
-            assert_eq!(round(&mut hystart, &mut una, 10, 1 + grown_ms), pace, "{grown_ms}");
+            round(&mut hystart, &mut una, 20, 1 + growth_ms);
+            assert_eq!(round(&mut hystart, &mut una, 10, 1 + growth_ms), pace, "grown by {growth_ms} ms");
         }
     }
 
     #[test]
-    fn a_round_trip_that_shrinks_again_was_no_queue() {
+    fn a_round_trip_that_shrinks_again_resumes_slow_start() {
         let (mut hystart, mut una) = (HyStart::default(), 1);
         round(&mut hystart, &mut una, 20, 20);
         round(&mut hystart, &mut una, 20, 20);
@@ -153,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn few_round_trips_tell_nothing() {
+    fn a_round_with_few_samples_does_not_end_slow_start() {
         let (mut hystart, mut una) = (HyStart::default(), 1);
         for rtt_ms in [20, 20, 90, 200] {
             assert_eq!(round(&mut hystart, &mut una, 3, rtt_ms), Pace::Usual);

@@ -82,8 +82,8 @@ impl Congestion {
 
     /// `acked` bytes were acknowledged while the window was the limit.
     ///
-    /// Slow start counts all acknowledged bytes: peers that acknowledge 64 KiB at once would stall it otherwise (RFC 3465
-    /// with a limit that grows with the segments, as in Linux). After a timeout `slow_start_max` is one segment.
+    /// Slow start counts all acknowledged bytes, as in Linux, rather than a few segments per acknowledgement (RFC
+    /// 3465): peers may acknowledge 64 KiB at once. After a timeout `slow_start_max` is one segment.
     pub(super) fn on_ack(
         &mut self,
         now: Time,
@@ -93,15 +93,15 @@ impl Congestion {
         window_max: u64,
     ) {
         let window = &mut self.window;
-        let mut left = acked;
+        let mut remaining = acked;
         if window.cwnd < window.ssthresh {
             let step = acked.min(slow_start_max).min(window.ssthresh - window.cwnd);
             window.cwnd += step;
-            left = if window.cwnd < window.ssthresh { 0 } else { acked - step };
+            remaining = if window.cwnd < window.ssthresh { 0 } else { acked - step };
         }
-        if left > 0 {
+        if remaining > 0 {
             let mut window = self.window;
-            self.controller().on_ack(now, &mut window, left, rtt);
+            self.controller().on_ack(now, &mut window, remaining, rtt);
             self.window = window;
         }
         self.window.cwnd = self.window.cwnd.min(window_max);

@@ -1,4 +1,4 @@
-//! Congestion avoidance of RFC 5681: one segment more per round trip, half the window after a loss.
+//! Congestion avoidance of RFC 5681: the window grows by a segment per round trip, and is halved after a loss.
 
 use core::time::Duration;
 

@@ -3,7 +3,7 @@
 use super::Scoreboard;
 
 impl Scoreboard {
-    /// Checks the sums against the segments, and the positions that shorten searches.
+    /// Checks the sums against the segments, and the positions at which searches begin.
     pub(in crate::recovery) fn check(&self) {
         let (mut start, mut sacked, mut lost, mut retransmitted) = (self.una, 0, 0, 0);
         let sacked_segments = self.segments.iter().filter(|segment| segment.sacked).count();
@@ -16,9 +16,15 @@ impl Scoreboard {
             lost += if segment.lost { length } else { 0 };
             retransmitted += if segment.retransmitted { length } else { 0 };
             if segment.lost && !segment.retransmitted {
-                assert!(start >= self.next_lost_from.max(self.una), "a lost one is passed by");
+                assert!(
+                    start >= self.next_lost_from.max(self.una),
+                    "a lost segment lies before the start of the search"
+                );
             }
-            assert!(segment.sacked || segment.lost || segment.end > self.lost_below, "passed by unmarked");
+            assert!(
+                segment.sacked || segment.lost || segment.end > self.lost_below,
+                "a segment below `lost_below` is unmarked"
+            );
             if segment.retransmitted {
                 assert!(segment.sent_at >= self.retransmitted_first);
             }

@@ -1,27 +1,27 @@
-//! Marks lost segments, and finds what to retransmit.
+//! Marks lost segments, and finds ranges to retransmit.
 
 use spillway_transport::Time;
 
 use super::Scoreboard;
 use crate::seq::Seq;
 
-/// How many segments are examined to find the first awaited one.
-const SEARCHED_MAX: usize = 64;
+/// Maximum number of segments examined to find the first missing one.
+const EXAMINED_MAX: usize = 64;
 
 impl Scoreboard {
-    /// Marks segments as lost below `threshold` SACKed segments, or below more SACKed bytes than `threshold - 1` segments
-    /// have (RFC 6675 §4, IsLost). Returns the bytes newly marked.
+    /// Marks segments as lost below `threshold` SACKed segments, or below more SACKed bytes than `threshold - 1`
+    /// segments have (RFC 6675 §4, IsLost). Returns the bytes newly marked.
     pub(in crate::recovery) fn mark_lost(&mut self, threshold: u32, mss: u32) -> u64 {
         if self.sacked == 0 {
             return 0;
         }
         let bytes_min = u64::from(threshold.saturating_sub(1)) * u64::from(mss);
-        let (mut segments, mut bytes, mut newly) = (0_u32, 0_u64, 0);
+        let (mut segments, mut bytes, mut newly_lost) = (0_u32, 0_u64, 0);
         let mut below = self.lost_below;
-        let is_told = |segments: u32, bytes: u64| segments >= threshold || bytes > bytes_min;
+        let is_enough = |segments: u32, bytes: u64| segments >= threshold || bytes > bytes_min;
         for index in (0..=self.index_of(self.highest_sacked - 1)).rev() {
             let Some(&segment) = self.segments.get(index) else {
-                debug_assert!(false, "what was SACKed is within what is on its way");
+                debug_assert!(false, "SACKed bytes should be bytes in flight");
                 continue;
             };
             if segment.end <= self.lost_below {
@@ -31,21 +31,21 @@ impl Scoreboard {
                 let start = self.start_of(index);
                 segments += 1;
                 bytes += segment.end - start;
-                if is_told(segments, bytes) {
+                if is_enough(segments, bytes) {
                     below = below.max(start); // everything below is marked: later calls stop here
                 }
-            } else if is_told(segments, bytes) {
-                newly += self.mark(index);
+            } else if is_enough(segments, bytes) {
+                newly_lost += self.mark(index);
             }
         }
         self.lost_below = below;
-        newly
+        newly_lost
     }
 
     /// Marks segments as lost that have not arrived and were sent by `until` and before `latest`, which has arrived
     /// (RFC 8985 §6.2). Returns the bytes newly marked.
     pub(in crate::recovery) fn mark_older_lost(&mut self, until: Time, latest: (Time, Seq)) -> u64 {
-        let (mut newly, mut all_marked) = (0, true);
+        let (mut newly_lost, mut all_marked) = (0, true);
         for index in self.index_of(self.lost_below)..self.segments.len() {
             let segment = self.segments[index];
             let is_overdue = segment.sent_at <= until && (segment.sent_at, segment.end) < latest;
@@ -53,27 +53,27 @@ impl Scoreboard {
                 break; // the following ones were sent later
             }
             if is_overdue && !segment.sacked {
-                newly += self.mark(index);
+                newly_lost += self.mark(index);
             }
             all_marked &= is_overdue || segment.sacked || segment.lost;
             if all_marked {
                 self.lost_below = segment.end;
             }
         }
-        newly + self.mark_retransmissions_lost(until, latest)
+        newly_lost + self.mark_retransmissions_lost(until, latest)
     }
 
     /// The earliest send time of segments that are neither SACKed nor lost, or are retransmitted, and were sent before
     /// `latest`. The search is bounded.
     pub(in crate::recovery) fn oldest_awaited(&self, latest: (Time, Seq)) -> Option<Time> {
         let from = self.index_of(self.lost_below.max(self.una));
-        let mut awaited = self.segments.range(from..).take(SEARCHED_MAX);
-        let first = awaited.find(|segment| !segment.sacked && !segment.lost);
-        let first =
-            first.filter(|segment| (segment.sent_at, segment.end) < latest).map(|segment| segment.sent_at);
-        let again = (self.retransmitted > 0 && self.retransmitted_first < latest.0)
+        let mut examined = self.segments.range(from..).take(EXAMINED_MAX);
+        let missing = examined.find(|segment| !segment.sacked && !segment.lost);
+        let missing =
+            missing.filter(|segment| (segment.sent_at, segment.end) < latest).map(|segment| segment.sent_at);
+        let retransmission = (self.retransmitted > 0 && self.retransmitted_first < latest.0)
             .then_some(self.retransmitted_first);
-        first.into_iter().chain(again).min()
+        missing.into_iter().chain(retransmission).min()
     }
 
     /// Marks the first segment as lost.
@@ -101,7 +101,7 @@ impl Scoreboard {
         self.retransmitted_first = Time(u64::MAX);
     }
 
-    /// Unmarks all lost segments: they were only late.
+    /// Removes all marks of lost segments, which were only late.
     pub(in crate::recovery) fn unmark_all(&mut self) {
         for segment in &mut self.segments {
             (segment.lost, segment.retransmitted) = (false, false);
@@ -116,7 +116,7 @@ impl Scoreboard {
         if self.retransmitted == 0 || self.retransmitted_first > until.min(latest.0) {
             return 0;
         }
-        let (mut newly, mut first) = (0, Time(u64::MAX));
+        let (mut newly_lost, mut first) = (0, Time(u64::MAX));
         for index in 0..self.segments.len() {
             let start = self.start_of(index);
             let segment = &mut self.segments[index];
@@ -125,15 +125,15 @@ impl Scoreboard {
             }
             if segment.sent_at <= until && (segment.sent_at, segment.end) < latest {
                 segment.retransmitted = false;
-                newly += segment.end - start;
+                newly_lost += segment.end - start;
                 self.next_lost_from = self.next_lost_from.min(start);
             } else {
                 first = first.min(segment.sent_at);
             }
         }
-        self.retransmitted -= newly;
+        self.retransmitted -= newly_lost;
         self.retransmitted_first = first;
-        newly
+        newly_lost
     }
 
     /// The first lost segment that is to be retransmitted, at most `mss` bytes of it.
@@ -166,7 +166,7 @@ impl Scoreboard {
         Some((self.start_of(last).max(self.nxt.saturating_sub(u64::from(mss))), self.nxt))
     }
 
-    /// These bytes were retransmitted; `as_lost`: marks them as lost unless they are.
+    /// Records a retransmission; `as_lost`: marks the bytes as lost unless they are marked or SACKed.
     pub(in crate::recovery) fn resend(&mut self, now: Time, from: Seq, to: Seq, as_lost: bool) {
         let (from, to) = (from.max(self.una), to.min(self.nxt));
         if from >= to {

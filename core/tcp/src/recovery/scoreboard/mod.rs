@@ -1,6 +1,6 @@
 //! The segments that were sent and are not acknowledged, each with its state.
 //!
-//! Counts as RFC 6675 does. The sums are updated as segments change, so that reading them costs nothing.
+//! Segments are counted as in RFC 6675. The sums are updated when segments change, so that reading them is cheap.
 
 #[cfg(test)]
 mod check;
@@ -16,13 +16,13 @@ use crate::seq::Seq;
 /// Maximum number of segments of one connection.
 pub(super) const SEGMENTS_MAX: usize = 4096;
 
-/// From this number on new bytes extend the last segment, so that there is room for dividing others.
+/// Beyond this number new bytes extend the last segment, so that room remains for dividing others.
 const SEGMENTS_SENT_MAX: usize = SEGMENTS_MAX - 512;
 
 /// Capacity that an empty queue keeps.
 const SEGMENTS_KEPT: usize = 16;
 
-/// SACK blocks remembered of the last acknowledgement: as many as a segment without timestamps carries.
+/// SACK blocks kept of the last acknowledgement: as many as a segment without timestamps carries.
 const BLOCKS_KEPT: usize = 4;
 
 /// A segment; it begins where the one before it ends.
@@ -50,17 +50,17 @@ pub(super) struct Delivered {
     pub sent_at: Option<Time>,
     /// Whether any acknowledged segment was sent more than once.
     pub repeated: bool,
-    /// Whether a segment arrived that was sent before the last timeout, not retransmitted, and not SACKed before.
+    /// Whether a segment arrived that was sent once, before the last timeout, and not SACKed before.
     pub original: bool,
     /// Send time and end of the segment that was sent last among those that arrived; several may have one send time.
     pub latest: (Time, Seq),
-    /// End of what was SACKed before this acknowledgement.
+    /// End of the highest bytes SACKed before this acknowledgement.
     pub highest_sacked: Seq,
     /// A segment sent more than once, and last after this time, may have arrived by an earlier transmission.
     pub ambiguous_after: Time,
-    /// By how many segments one that was sent once arrived out of order, at most.
+    /// Largest number of segments by which a segment that was sent once arrived out of order.
     pub reordering: u32,
-    /// The same for segments sent more than once.
+    /// `reordering` of segments sent more than once.
     pub reordering_repeated: u32,
 }
 
@@ -78,14 +78,15 @@ pub(super) struct Scoreboard {
     highest_sacked: Seq,
     /// All segments below are SACKed or marked as lost.
     lost_below: Seq,
-    /// No segment that is to be retransmitted begins below.
+    /// No segment that is to be retransmitted begins below this number.
     next_lost_from: Seq,
-    /// No retransmission in flight was sent earlier.
+    /// All retransmissions in flight were sent at this time or later.
     retransmitted_first: Time,
-    /// End of the last segment that was sent twice, or may have been SACKed.
+    /// End of the last segment that was sent twice, or was SACKed before a timeout.
     repeated_to: Seq,
     /// SND.NXT at the last timeout.
     timeout_point: Seq,
+    /// SACK blocks of the last acknowledgement.
     blocks: [(Seq, Seq); BLOCKS_KEPT],
 }
 
@@ -109,7 +110,7 @@ impl Scoreboard {
         }
     }
 
-    /// Takes segments in order, the first beginning at `una`; `None` if they are out of order, contradictory or too many.
+    /// Restores segments, the first beginning at `una`; `None` if they are out of order, contradictory or too many.
     pub(super) fn from_segments(una: Seq, segments: VecDeque<Segment>) -> Option<Scoreboard> {
         let mut scoreboard = Scoreboard::new(una);
         if segments.len() > SEGMENTS_MAX {
@@ -191,7 +192,7 @@ impl Scoreboard {
         self.highest_sacked
     }
 
-    /// New bytes were sent.
+    /// Records that new bytes up to `to` were sent.
     #[inline]
     pub(super) fn send(&mut self, now: Time, to: Seq) {
         if self.segments.len() >= SEGMENTS_SENT_MAX
@@ -215,13 +216,13 @@ impl Scoreboard {
         self.nxt = to;
     }
 
-    /// Whether nothing is marked, and nothing was sent twice.
+    /// Whether no segment is marked or was sent twice.
     pub(super) fn is_plain(&self) -> bool {
         self.sacked == 0 && self.lost == 0 && self.repeated_to <= self.una
     }
 
-    /// All bytes below `una` have arrived, and all segments are [plain](Self::is_plain). Returns when the first was sent, if
-    /// all of it has arrived.
+    /// All bytes below `una` have arrived, and all segments are [plain](Self::is_plain). Returns the send time of the
+    /// first segment if it is acknowledged as a whole.
     #[inline]
     pub(super) fn acknowledge_plain(&mut self, una: Seq) -> Option<Time> {
         let first = *self.segments.front()?;
@@ -264,7 +265,7 @@ impl Scoreboard {
             if segment.sacked {
                 self.sacked_segments -= 1;
             } else {
-                self.arrived(0, segment, delivered);
+                self.on_arrival(0, segment, delivered);
             }
             delivered.repeated |= segment.transmissions > 1;
             self.segments.pop_front();
@@ -274,8 +275,8 @@ impl Scoreboard {
         }
     }
 
-    /// The first segment is acknowledged in part. If it could not be divided, it counts as retransmitted as a whole although
-    /// only its first part was: the rest is to be retransmitted.
+    /// The first segment is acknowledged in part. If it could not be divided, it is marked as retransmitted although
+    /// only its first part was: the rest still has to be retransmitted.
     fn forget_retransmission_of_part(&mut self, mss: u32) {
         let una = self.una;
         let Some(first) = self.segments.front_mut() else { return };
@@ -288,17 +289,17 @@ impl Scoreboard {
     }
 
     /// Records what the arrival of a segment reveals.
-    fn arrived(&self, index: usize, segment: Segment, delivered: &mut Delivered) {
+    fn on_arrival(&self, index: usize, segment: Segment, delivered: &mut Delivered) {
         let is_repeated = segment.transmissions > 1;
         if !is_repeated || segment.sent_at <= delivered.ambiguous_after {
             delivered.latest = delivered.latest.max((segment.sent_at, segment.end));
         }
         if segment.end < delivered.highest_sacked && !segment.was_sacked {
-            let late = self.index_of(delivered.highest_sacked - 1).saturating_sub(index);
-            let late = u32::try_from(late).unwrap_or(u32::MAX);
-            let known =
+            let distance = self.index_of(delivered.highest_sacked - 1).saturating_sub(index);
+            let distance = u32::try_from(distance).unwrap_or(u32::MAX);
+            let largest =
                 if is_repeated { &mut delivered.reordering_repeated } else { &mut delivered.reordering };
-            *known = late.max(*known);
+            *largest = distance.max(*largest);
         }
         if is_repeated {
             delivered.repeated = true;

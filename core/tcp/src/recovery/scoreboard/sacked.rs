@@ -4,8 +4,8 @@ use super::{BLOCKS_KEPT, Delivered, Scoreboard};
 use crate::seq::Seq;
 
 impl Scoreboard {
-    /// Marks the bytes of SACK blocks. Ignores blocks that are not within the bytes in flight: a correct peer sends none
-    /// (RFC 2018 §4).
+    /// Marks the bytes of SACK blocks. Ignores blocks that are not within the bytes in flight: a correct peer sends
+    /// none (RFC 2018 §4).
     pub(in crate::recovery) fn sack(&mut self, blocks: &[(Seq, Seq)], delivered: &mut Delivered) {
         let mut kept = [(0, 0); BLOCKS_KEPT];
         for (index, &(from, to)) in blocks.iter().take(BLOCKS_KEPT).enumerate() {
@@ -13,7 +13,7 @@ impl Scoreboard {
                 continue; // a block that holds SND.UNA contradicts the acknowledgement
             }
             kept[index] = (from, to);
-            // Most of a block was in the previous acknowledgement: only what was added is processed.
+            // The previous acknowledgement had most of the block: only the added bytes are processed.
             let within =
                 self.blocks.iter().filter(|block| block.0 < block.1 && from <= block.0 && block.1 <= to);
             match within.max_by_key(|block| block.1 - block.0).copied() {
@@ -49,7 +49,7 @@ impl Scoreboard {
                 continue;
             }
             self.unmark(index);
-            self.arrived(index, segment, delivered);
+            self.on_arrival(index, segment, delivered);
             let segment = &mut self.segments[index];
             segment.sacked = true;
             self.sacked += segment.end - start;
@@ -61,7 +61,7 @@ impl Scoreboard {
         debug_assert!(self.highest_sacked >= highest);
     }
 
-    /// No segment counts as SACKed any more.
+    /// Removes all SACK marks, and remembers which segments had one.
     pub(in crate::recovery) fn forget_sacked(&mut self) {
         for segment in &mut self.segments {
             segment.was_sacked |= segment.sacked;

@@ -11,7 +11,7 @@ fn three_segments_sacked_above_a_hole_start_a_recovery() {
     assert_eq!(trace.recovery.phase(), Phase::Open);
     trace.sack(0, &[(1, 4)]);
     assert_eq!(trace.recovery.phase(), Phase::Recovery);
-    assert_eq!(trace.resend(), [(0, 1)]);
+    assert_eq!(trace.retransmit(), [(0, 1)]);
 }
 
 #[test]
@@ -19,7 +19,7 @@ fn one_acknowledgement_may_mark_several_segments_lost() {
     let mut trace = Trace::new();
     trace.at(110).send(10);
     trace.at(210).sack(0, &[(5, 8)]);
-    trace.resend();
+    trace.retransmit();
     assert_eq!(
         trace.recovery.scoreboard.lost(),
         5000,
@@ -34,7 +34,7 @@ fn segments_shorter_than_the_mss_count_toward_the_threshold() {
         trace.recovery.on_sent(ms(110), BASE + 64 * message);
     }
     let sack = [(BASE + 64, BASE + 4 * 64)];
-    trace.at(210).take(&Ack { sack: &sack, is_duplicate: true, ..ack(BASE) });
+    trace.at(210).handle_ack(&Ack { sack: &sack, is_duplicate: true, ..ack(BASE) });
     assert_eq!(trace.recovery.next_retransmission(MSS), Some((BASE, BASE + 64)));
 }
 
@@ -49,15 +49,16 @@ fn limited_transmit_sends_new_segments_before_a_loss_is_detected() {
 }
 
 #[test]
-fn every_hole_is_filled_once_first_to_last() {
+fn every_hole_is_retransmitted_once_in_order() {
     let mut trace = Trace::new();
     trace.at(110).send(20);
     let mut sent = Vec::new();
+    // All segments but 0, 4, 8 and 12 arrive, in order: `last` is the end of those that have arrived.
     for last in [4, 8, 12, 16, 17, 18, 19, 20] {
         let blocks = [(13, last), (9, last.min(12)), (5, last.min(8)), (1, last.min(4))];
         let blocks: Vec<_> = blocks.into_iter().filter(|block| block.0 < block.1).take(4).collect();
         trace.at(210 + last).sack(0, &blocks);
-        sent.extend(trace.resend());
+        sent.extend(trace.retransmit());
     }
     assert_eq!(sent, [(0, 1), (4, 5), (8, 9), (12, 13)]);
     assert_eq!(trace.recovery.counters().fast_recoveries, 1);
@@ -70,9 +71,9 @@ fn proportional_rate_reduction_sends_one_segment_for_two_delivered() {
     let mut sent = 0;
     for last in 2..=10 {
         trace.at(210 + last).sack(0, &[(1, last)]);
-        sent += trace.resend().len() as u64 + trace.fill();
+        sent += trace.retransmit().len() as u64 + trace.fill();
     }
-    // Two by limited transmit, the fast retransmit, then one for every two that arrive (RFC 9937).
+    // Two by limited transmit, the fast retransmit, then one for every two segments that arrive (RFC 9937).
     assert_eq!((sent, trace.recovery.phase()), (5, Phase::Recovery));
     assert!(trace.recovery.pipe() <= trace.recovery.ssthresh() + 1000);
     assert!(trace.at(310).ack(10).bytes == 10_000);
@@ -84,9 +85,13 @@ fn after_a_large_loss_no_more_is_sent_than_was_delivered() {
     trace.at(110).send(20);
     trace.at(210).sack(0, &[(17, 20)]);
     assert_eq!(trace.recovery.pipe(), 0);
-    assert_eq!(trace.resend().len(), 3, "as much as was delivered (RFC 9937, the conservative bound)");
+    assert_eq!(trace.retransmit().len(), 3, "as much as was delivered (RFC 9937, the conservative bound)");
     trace.at(310).ack(1);
-    assert_eq!(trace.resend().len(), 2, "one segment more than was delivered, because nothing else was lost");
+    assert_eq!(
+        trace.retransmit().len(),
+        2,
+        "one segment more than was delivered, because nothing else was lost"
+    );
 }
 
 #[test]
@@ -94,7 +99,7 @@ fn a_recovery_ends_with_the_window_at_the_threshold() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
-    trace.resend();
+    trace.retransmit();
     trace.at(300).ack(6);
     assert_eq!(trace.recovery.phase(), Phase::Recovery);
     assert!(trace.at(310).ack(10).is_recovered);
@@ -106,9 +111,9 @@ fn losses_reduce_the_window_once_for_each_window_of_data() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
-    trace.resend();
+    trace.retransmit();
     trace.sack(0, &[(5, 9), (1, 4)]);
-    trace.resend();
+    trace.retransmit();
     trace.at(310).ack(10);
     assert_eq!(trace.recovery.counters().fast_recoveries, 1);
     trace.fill();
@@ -121,27 +126,31 @@ fn a_loss_of_data_sent_in_a_recovery_starts_another() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 9)]);
-    trace.resend();
+    trace.retransmit();
     assert_eq!(trace.fill(), 3);
     trace.at(215).sack(0, &[(1, 10)]);
     assert_eq!(trace.fill(), 1);
     trace.at(310).sack(10, &[(11, 14)]);
     assert_eq!((trace.recovery.phase(), trace.recovery.counters().fast_recoveries), (Phase::Recovery, 2));
-    assert_eq!(trace.resend(), [(10, 11)]);
+    assert_eq!(trace.retransmit(), [(10, 11)]);
 }
 
 #[test]
 fn without_new_data_unsacked_segments_are_retransmitted_early() {
     let mut trace = Trace::new();
-    trace.recovery.reordering.seen(); // otherwise the reordering window is zero
+    trace.recovery.reordering.set_seen(); // otherwise the reordering window is zero
     trace.at(110).send(7);
     trace.at(210).sack(0, &[(5, 6), (1, 4)]);
-    assert_eq!(trace.resend(), [(0, 1)]);
+    assert_eq!(trace.retransmit(), [(0, 1)]);
     assert_eq!(trace.recovery.spare_retransmission(MSS), None, "the window is full");
     trace.at(211).sack(0, &[(5, 7), (1, 4)]);
-    assert_eq!(trace.resend(), [], "two SACKed segments above a hole are fewer than the threshold");
-    assert_eq!(trace.recovery.spare_retransmission(MSS), Some((at(4), at(5))), "RFC 6675 §4, NextSeg rule 3");
-    trace.recovery.on_retransmitted(ms(211), at(4), at(5));
+    assert_eq!(trace.retransmit(), [], "two SACKed segments above a hole are fewer than the threshold");
+    assert_eq!(
+        trace.recovery.spare_retransmission(MSS),
+        Some((seq_at(4), seq_at(5))),
+        "RFC 6675 §4, NextSeg rule 3"
+    );
+    trace.recovery.on_retransmitted(ms(211), seq_at(4), seq_at(5));
     assert_eq!(trace.recovery.spare_retransmission(MSS), None, "each segment only once");
     assert!(trace.at(311).ack(7).is_recovered);
 }
@@ -151,9 +160,13 @@ fn each_recovery_retransmits_the_last_segment_once() {
     let mut trace = Trace::new();
     trace.at(110).send(8);
     trace.at(210).sack(0, &[(1, 7)]);
-    assert_eq!(trace.resend(), [(0, 1)]);
-    assert_eq!(trace.recovery.spare_retransmission(MSS), Some((at(7), at(8))), "NextSeg rule 4");
-    trace.recovery.on_retransmitted(ms(210), at(7), at(8));
+    assert_eq!(trace.retransmit(), [(0, 1)]);
+    assert_eq!(
+        trace.recovery.spare_retransmission(MSS),
+        Some((seq_at(7), seq_at(8))),
+        "RFC 6675 §4, NextSeg rule 4"
+    );
+    trace.recovery.on_retransmitted(ms(210), seq_at(7), seq_at(8));
     assert_eq!(trace.recovery.spare_retransmission(MSS), None);
 }
 
@@ -169,16 +182,16 @@ fn a_lost_retransmission_is_detected_when_later_segments_are_sacked() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
-    assert_eq!(trace.resend(), [(0, 1)]);
+    assert_eq!(trace.retransmit(), [(0, 1)]);
     for (at_ms, last) in [(212, 6), (214, 8), (240, 10)] {
         trace.at(at_ms).sack(0, &[(1, last)]);
         trace.fill();
     }
-    assert!(trace.recovery.nxt() > at(11));
-    // What was sent at 240 ms has arrived, what was sent at 210 ms has not.
+    assert!(trace.recovery.nxt() > seq_at(11));
+    // The segments sent at 240 ms have arrived, the retransmission of 210 ms has not.
     let end = (trace.recovery.nxt() - BASE) / 1000;
     trace.at(340).sack(0, &[(1, end)]);
-    assert_eq!(trace.resend(), [(0, 1)], "no timeout was needed");
+    assert_eq!(trace.retransmit(), [(0, 1)], "no timeout was needed");
     assert_eq!(trace.recovery.counters().timeouts, 0);
 }
 
@@ -188,18 +201,18 @@ fn with_two_segments_in_flight_the_reordering_timer_detects_the_loss() {
     trace.at(110).send(2);
     trace.at(210).sack(0, &[(1, 2)]);
     assert_eq!(
-        (trace.resend(), trace.timeout_ms()),
+        (trace.retransmit(), trace.next_timer_ms()),
         (Vec::new(), Some(235)),
         "the reordering window is a quarter of a round trip"
     );
-    assert_eq!(trace.at(235).timeout(), TimeoutOutcome::Overdue);
+    assert_eq!(trace.at(235).handle_timer(), TimeoutOutcome::Overdue);
     assert_eq!(trace.recovery.phase(), Phase::Recovery);
-    assert_eq!(trace.resend(), [(0, 1)]);
+    assert_eq!(trace.retransmit(), [(0, 1)]);
     assert!(trace.at(335).ack(2).is_recovered);
     assert_eq!(trace.recovery.counters().timeouts, 0);
 }
 
-/// RFC 8985 §6.2: after three SACKed segments in total, on a path without reordering, everything sent before them is lost.
+/// RFC 8985 §6.2: once three segments in total are SACKed, on a path without reordering, all sent before them are lost.
 #[test]
 fn without_reordering_three_sacked_segments_mark_every_hole_lost() {
     let mut trace = Trace::new();
@@ -210,8 +223,8 @@ fn without_reordering_three_sacked_segments_mark_every_hole_lost() {
         2000,
         "one hole below three SACKed segments, and one below a single one"
     );
-    assert_eq!(trace.resend(), [(5, 6), (8, 9)]);
-    assert!(trace.timeout_ms() > Some(400), "only the retransmission timer runs");
+    assert_eq!(trace.retransmit(), [(5, 6), (8, 9)]);
+    assert!(trace.next_timer_ms() > Some(400), "only the retransmission timer runs");
 }
 
 /// RFC 8985 §6.2: in recovery the reordering window is zero, for retransmissions, too.
@@ -220,7 +233,7 @@ fn in_a_recovery_segments_sent_before_a_sacked_one_are_lost() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 5)]);
-    assert_eq!(trace.resend(), [(0, 1)]);
+    assert_eq!(trace.retransmit(), [(0, 1)]);
     trace.at(211).sack(0, &[(6, 7), (1, 5)]);
     assert_eq!(
         trace.recovery.scoreboard.lost(),
@@ -229,21 +242,21 @@ fn in_a_recovery_segments_sent_before_a_sacked_one_are_lost() {
     );
 }
 
-/// If the path reorders, a segment counts as lost only after the reordering window, in a recovery as well. When the timer
-/// then detects a loss, the bytes delivered limit what is sent, not the bytes lost (RFC 9937).
+/// If the path reorders, a segment counts as lost only after the reordering window, in a recovery as well. When the
+/// timer then detects a loss, the bytes delivered limit what is sent, not the bytes lost (RFC 9937).
 #[test]
 fn segments_that_the_timer_marks_lost_are_not_retransmitted_in_a_burst() {
     let mut trace = Trace::new();
-    trace.recovery.reordering.seen();
+    trace.recovery.reordering.set_seen();
     trace.at(110).send(20);
     trace.at(210).sack(0, &[(1, 4)]);
-    assert_eq!(trace.resend(), [(0, 1)]);
+    assert_eq!(trace.retransmit(), [(0, 1)]);
     trace.at(211).sack(0, &[(18, 19), (1, 4)]);
-    assert_eq!(trace.resend().len(), 0, "no other segment is overdue yet");
-    assert_eq!(trace.timeout_ms(), Some(236), "a quarter of a round trip later");
-    assert_eq!(trace.at(236).timeout(), TimeoutOutcome::Overdue);
+    assert_eq!(trace.retransmit().len(), 0, "no other segment is overdue yet");
+    assert_eq!(trace.next_timer_ms(), Some(236), "the reordering window is a quarter of a round trip");
+    assert_eq!(trace.at(236).handle_timer(), TimeoutOutcome::Overdue);
     assert_eq!(trace.recovery.scoreboard.lost(), 15_000);
-    assert_eq!(trace.resend().len(), 3, "four have arrived, one was sent");
+    assert_eq!(trace.retransmit().len(), 3, "four segments were delivered, and one was retransmitted");
 }
 
 /// RFC 8985 §6.2: each round with a needless retransmission adds a quarter of a round trip.
@@ -265,12 +278,12 @@ fn a_segment_that_is_a_little_late_is_not_lost() {
     trace.at(210).sack(0, &[(1, 2)]);
     trace.at(220).ack(2);
     assert!(
-        trace.timeout_ms() > Some(500),
+        trace.next_timer_ms() > Some(500),
         "the reordering timer is off: only the retransmission timer runs"
     );
     trace.at(230).ack(3);
     assert_eq!(trace.recovery.counters(), Counters::default());
-    assert_eq!(trace.timeout_ms(), None);
+    assert_eq!(trace.next_timer_ms(), None);
 }
 
 #[test]
@@ -278,7 +291,7 @@ fn a_segment_sent_long_before_a_sacked_one_is_lost_at_once() {
     let mut trace = Trace::new();
     trace.at(110).send(1).at(160).send(1);
     trace.at(260).sack(0, &[(1, 2)]);
-    assert_eq!(trace.resend(), [(0, 1)], "50 ms are more than a quarter of a round trip");
+    assert_eq!(trace.retransmit(), [(0, 1)], "50 ms are more than a quarter of a round trip");
 }
 
 #[test]
@@ -294,8 +307,8 @@ fn reordering_raises_the_duplicate_threshold() {
         trace.sack(6, &[(7, last)]);
     }
     assert_eq!(trace.recovery.phase(), Phase::Recovery);
-    trace.resend();
-    // The segment was not lost: the peer has it twice.
+    trace.retransmit();
+    // The segment was not lost: the peer has received it twice.
     trace.at(212).ack(12);
     let undone = trace.at(213).dsack(12, (6, 7)).is_undone;
     assert!(undone);
@@ -310,7 +323,7 @@ fn reordering_raises_the_duplicate_threshold() {
 fn a_timeout_resets_the_duplicate_threshold() {
     let mut trace = Trace::new();
     trace.recovery.threshold = 50;
-    trace.at(110).send(3).at(410).timeout();
+    trace.at(110).send(3).at(410).handle_timer();
     assert_eq!(trace.recovery.threshold, THRESHOLD_MIN);
 }
 
@@ -318,8 +331,8 @@ fn a_timeout_resets_the_duplicate_threshold() {
 fn sack_blocks_of_bytes_never_sent_are_ignored() {
     let mut trace = Trace::new();
     trace.at(110).send(10);
-    let nonsense = [(at(3), at(11)), (at(8), at(8)), (at(9), at(5)), (0, u64::MAX)];
-    trace.at(210).take(&Ack { sack: &nonsense, is_duplicate: true, ..ack(BASE) });
+    let nonsense = [(seq_at(3), seq_at(11)), (seq_at(8), seq_at(8)), (seq_at(9), seq_at(5)), (0, u64::MAX)];
+    trace.at(210).handle_ack(&Ack { sack: &nonsense, is_duplicate: true, ..ack(BASE) });
     assert_eq!((trace.recovery.pipe(), trace.recovery.phase()), (10_000, Phase::Open));
 }
 
@@ -333,11 +346,11 @@ fn a_sack_block_that_starts_at_or_below_the_acknowledgement_is_ignored() {
 }
 
 #[test]
-fn acknowledgements_of_what_was_never_sent_change_nothing() {
+fn acknowledgements_of_bytes_never_sent_are_ignored() {
     let mut trace = Trace::new();
     trace.at(110).send(2);
-    for una in [at(3), u64::MAX, 0, FIRST] {
-        assert_eq!(trace.take(&ack(una)), Acked::default());
+    for una in [seq_at(3), u64::MAX, 0, FIRST] {
+        assert_eq!(trace.handle_ack(&ack(una)), Acked::default());
     }
     assert_eq!((trace.recovery.una(), trace.recovery.in_flight()), (BASE, 2000));
 }
@@ -346,14 +359,14 @@ fn acknowledgements_of_what_was_never_sent_change_nothing() {
 fn a_sack_block_may_cover_parts_of_segments() {
     let mut trace = Trace::new();
     trace.at(110).send(4);
-    let sack = [(at(1) + 500, at(2) + 250)];
-    trace.at(210).take(&Ack { sack: &sack, is_duplicate: true, ..ack(BASE) });
+    let sack = [(seq_at(1) + 500, seq_at(2) + 250)];
+    trace.at(210).handle_ack(&Ack { sack: &sack, is_duplicate: true, ..ack(BASE) });
     assert_eq!(trace.recovery.pipe(), 3250);
     assert_eq!(trace.recovery.scoreboard.segments.len(), 6);
 }
 
 #[test]
-fn the_same_blocks_again_are_nothing_new() {
+fn repeated_sack_blocks_deliver_no_bytes() {
     let mut trace = Trace::new();
     trace.at(110).send(10);
     assert_eq!(trace.at(210).sack(0, &[(5, 6)]).delivered, 1000);
@@ -365,10 +378,10 @@ fn the_same_blocks_again_are_nothing_new() {
 #[test]
 fn a_record_longer_than_the_mss_is_retransmitted_in_segments() {
     let mut trace = Trace::new();
-    trace.recovery.on_sent(ms(110), at(3));
+    trace.recovery.on_sent(ms(110), seq_at(3));
     trace.at(110).send(5);
     trace.at(210).sack(0, &[(3, 8)]);
-    assert_eq!(trace.resend(), [(0, 1), (1, 2), (2, 3)]);
+    assert_eq!(trace.retransmit(), [(0, 1), (1, 2), (2, 3)]);
     trace.at(310).ack(8);
     assert_eq!(trace.recovery.in_flight(), 0);
 }
@@ -399,14 +412,14 @@ fn records_are_bounded_and_further_messages_extend_the_last_one() {
     assert!(trace.recovery.scoreboard.segments.len() < scoreboard::SEGMENTS_MAX);
     assert_eq!(trace.recovery.in_flight(), 10_000);
     // The long last record is retransmitted one segment at a time, to its end.
-    trace.at(410).timeout();
+    trace.at(410).handle_timer();
     let mut acknowledged = 0;
     while acknowledged < 10_000 {
-        let (from, to) = trace.recovery.next_retransmission(MSS).expect("something is lost");
+        let (from, to) = trace.recovery.next_retransmission(MSS).expect("lost bytes to retransmit");
         assert_eq!(from, BASE + acknowledged);
         trace.recovery.on_retransmitted(ms(410), from, to);
         acknowledged = to - BASE;
-        trace.take(&ack(to));
+        trace.handle_ack(&ack(to));
     }
     assert_eq!(trace.recovery.in_flight(), 0);
 }

@@ -35,12 +35,12 @@ fn ack(una: Seq) -> Ack<'static> {
     Ack { una, sack: &[], dsack: None, is_duplicate: false, has_sack: true, rtt: None, peer_window: 1 << 20 }
 }
 
-fn at(segments: u64) -> Seq {
+fn seq_at(segments: u64) -> Seq {
     BASE + 1000 * segments
 }
 
 fn ranges(segments: &[(u64, u64)]) -> Vec<(Seq, Seq)> {
-    segments.iter().map(|&(from, to)| (at(from), at(to))).collect()
+    segments.iter().map(|&(from, to)| (seq_at(from), seq_at(to))).collect()
 }
 
 /// The effect of an expired timer.
@@ -111,7 +111,7 @@ impl Sender {
                 self.recovery.on_timeout(now, &mut self.timers);
                 TimeoutOutcome::Retransmit
             }
-            Some(timer) => panic!("{timer:?} is none of loss recovery"),
+            Some(timer) => panic!("{timer:?} does not belong to loss recovery"),
         }
     }
 }
@@ -130,7 +130,7 @@ impl DerefMut for Sender {
     }
 }
 
-/// One sender, established at 100 ms with a round trip of 100 ms: the timeout is 300 ms, the window ten segments.
+/// A sender, established at 100 ms with a round trip of 100 ms: its timeout is 300 ms, its window ten segments.
 struct Trace {
     recovery: Sender,
     now: Time,
@@ -145,7 +145,7 @@ impl Trace {
         Trace { recovery, now: ms(100), has_sack }
     }
 
-    /// With SACK, without probes, which have tests of their own.
+    /// With SACK and without tail loss probes, which `probes` tests.
     fn new() -> Trace {
         Trace::with(&Settings { tail_loss_probe: false, ..newreno() }, true)
     }
@@ -155,12 +155,12 @@ impl Trace {
     }
 
     fn at(&mut self, at_ms: u64) -> &mut Trace {
-        assert!(ms(at_ms) >= self.now, "a trace goes forward");
+        assert!(ms(at_ms) >= self.now, "the times of a trace must not decrease");
         self.now = ms(at_ms);
         self
     }
 
-    /// Sends new segments, whatever the window.
+    /// Sends new segments regardless of the window.
     fn send(&mut self, segments: u64) -> &mut Trace {
         for _ in 0..segments {
             self.recovery.on_sent(self.now, self.recovery.nxt() + 1000);
@@ -177,32 +177,36 @@ impl Trace {
         (self.recovery.nxt() - before) / 1000
     }
 
-    fn take(&mut self, ack: &Ack<'_>) -> Acked {
+    fn handle_ack(&mut self, ack: &Ack<'_>) -> Acked {
         self.recovery.on_ack(self.now, &Ack { has_sack: self.has_sack, ..*ack })
     }
 
     fn ack(&mut self, una: u64) -> Acked {
-        self.take(&ack(at(una)))
+        self.handle_ack(&ack(seq_at(una)))
     }
 
     fn sack(&mut self, una: u64, blocks: &[(u64, u64)]) -> Acked {
-        let is_duplicate = at(una) == self.recovery.una();
-        self.take(&Ack { sack: &ranges(blocks), is_duplicate, ..ack(at(una)) })
+        let is_duplicate = seq_at(una) == self.recovery.una();
+        self.handle_ack(&Ack { sack: &ranges(blocks), is_duplicate, ..ack(seq_at(una)) })
     }
 
-    fn dsack(&mut self, una: u64, twice: (u64, u64)) -> Acked {
-        self.take(&Ack { dsack: Some((at(twice.0), at(twice.1))), is_duplicate: true, ..ack(at(una)) })
+    fn dsack(&mut self, una: u64, block: (u64, u64)) -> Acked {
+        self.handle_ack(&Ack {
+            dsack: Some((seq_at(block.0), seq_at(block.1))),
+            is_duplicate: true,
+            ..ack(seq_at(una))
+        })
     }
 
     fn duplicates(&mut self, count: u32) -> &mut Trace {
         for _ in 0..count {
-            self.take(&Ack { is_duplicate: true, ..ack(self.recovery.una()) });
+            self.handle_ack(&Ack { is_duplicate: true, ..ack(self.recovery.una()) });
         }
         self
     }
 
-    /// Retransmits what is to be retransmitted now, and returns the ranges.
-    fn resend(&mut self) -> Vec<(u64, u64)> {
+    /// Retransmits all ranges that may be retransmitted now, and returns them.
+    fn retransmit(&mut self) -> Vec<(u64, u64)> {
         let mut sent = Vec::new();
         while let Some((from, to)) = self.recovery.next_retransmission(MSS) {
             self.recovery.on_retransmitted(self.now, from, to);
@@ -211,21 +215,21 @@ impl Trace {
         sent
     }
 
-    fn timeout(&mut self) -> TimeoutOutcome {
+    fn handle_timer(&mut self) -> TimeoutOutcome {
         self.recovery.handle_timeout(self.now)
     }
 
-    /// Waits until the retransmission timeout has fired.
-    fn time_out(&mut self) -> &mut Trace {
+    /// Advances the time until the retransmission timeout has fired.
+    fn wait_for_timeout(&mut self) -> &mut Trace {
         let before = self.recovery.counters().timeouts;
         while self.recovery.counters().timeouts == before {
-            self.now = self.recovery.poll_timeout().expect("something is out");
-            self.timeout();
+            self.now = self.recovery.poll_timeout().expect("a timer runs while bytes are in flight");
+            self.handle_timer();
         }
         self
     }
 
-    fn timeout_ms(&self) -> Option<u64> {
+    fn next_timer_ms(&self) -> Option<u64> {
         self.recovery.poll_timeout().map(|at| at.0 / 1_000_000)
     }
 }

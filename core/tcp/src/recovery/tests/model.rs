@@ -11,7 +11,7 @@ use super::*;
 struct Byte {
     sacked: bool,
     lost: bool,
-    again: bool,
+    retransmitted: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -19,9 +19,9 @@ enum Step {
     Send(u64),
     Acknowledge(u64),
     Sack(Vec<(u64, u64)>),
-    Lost(u32),
-    First,
-    Resend(u32),
+    MarkLost(u32),
+    MarkFirstLost,
+    Retransmit(u32),
     Timeout,
     Undo,
 }
@@ -32,9 +32,9 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (1..60_u64).prop_map(Step::Send),
         3 => (0..100_u64).prop_map(Step::Acknowledge),
         6 => proptest::collection::vec(block, 1..4).prop_map(Step::Sack),
-        2 => (1..5_u32).prop_map(Step::Lost),
-        1 => Just(Step::First),
-        4 => (1..50_u32).prop_map(Step::Resend),
+        2 => (1..5_u32).prop_map(Step::MarkLost),
+        1 => Just(Step::MarkFirstLost),
+        4 => (1..50_u32).prop_map(Step::Retransmit),
         1 => Just(Step::Timeout),
         1 => Just(Step::Undo),
     ]
@@ -43,26 +43,26 @@ fn step() -> impl Strategy<Value = Step> {
 /// The scoreboard's state of each byte.
 fn bytes_of(scoreboard: &Scoreboard) -> BTreeMap<Seq, Byte> {
     let mut start = scoreboard.una();
-    let mut all = BTreeMap::new();
+    let mut bytes = BTreeMap::new();
     for segment in &scoreboard.segments {
-        let byte = Byte { sacked: segment.sacked, lost: segment.lost, again: segment.retransmitted };
-        all.extend((start..segment.end).map(|seq| (seq, byte)));
+        let byte = Byte { sacked: segment.sacked, lost: segment.lost, retransmitted: segment.retransmitted };
+        bytes.extend((start..segment.end).map(|seq| (seq, byte)));
         start = segment.end;
     }
-    all
+    bytes
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
-    fn the_scoreboard_is_a_map_of_bytes(steps in proptest::collection::vec(step(), 1..80)) {
+    fn the_scoreboard_agrees_with_a_map_of_bytes(steps in proptest::collection::vec(step(), 1..80)) {
         let mut scoreboard = Scoreboard::new(BASE);
         let mut model: BTreeMap<Seq, Byte> = BTreeMap::new();
         for (index, step) in steps.into_iter().enumerate() {
             let (now, una, nxt) = (ms(index as u64), scoreboard.una(), scoreboard.nxt());
             let mut delivered = Delivered::default();
-            let unknown = |model: &BTreeMap<Seq, Byte>| model.values().filter(|byte| !byte.sacked).count() as u64;
-            let before = unknown(&model);
+            let not_sacked = |model: &BTreeMap<Seq, Byte>| model.values().filter(|byte| !byte.sacked).count() as u64;
+            let before = not_sacked(&model);
             match step {
                 Step::Send(length) => {
                     scoreboard.send(now, nxt + length);
@@ -72,7 +72,7 @@ proptest! {
                     let to = nxt.min(una + length);
                     scoreboard.acknowledge(to, 1000, &mut delivered);
                     model = model.split_off(&to);
-                    prop_assert_eq!(delivered.bytes, before - unknown(&model));
+                    prop_assert_eq!(delivered.bytes, before - not_sacked(&model));
                 }
                 Step::Sack(blocks) => {
                     let blocks: Vec<_> = blocks.iter().map(|&(from, to)| (una + from, una + to)).collect();
@@ -82,26 +82,26 @@ proptest! {
                             *byte = Byte { sacked: true, ..Byte::default() };
                         }
                     }
-                    prop_assert_eq!(delivered.bytes, before - unknown(&model));
+                    prop_assert_eq!(delivered.bytes, before - not_sacked(&model));
                 }
-                Step::Lost(threshold) => {
-                    // The model knows bytes only; segments are the scoreboard's own.
+                Step::MarkLost(threshold) => {
+                    // The model has no segments: it takes over the marks, after a check of their conditions.
                     let marked = scoreboard.mark_lost(threshold, 10);
-                    let mut above: u64 = model.values().filter(|byte| byte.sacked).count() as u64;
-                    let mut newly = 0;
+                    let mut sacked_above: u64 = model.values().filter(|byte| byte.sacked).count() as u64;
+                    let mut newly_lost = 0;
                     for (seq, byte) in bytes_of(&scoreboard) {
-                        let ours = model.get_mut(&seq).expect("both have it");
-                        above -= u64::from(ours.sacked);
-                        let is_lost = above > u64::from(threshold - 1) * 10;
-                        prop_assert!(byte.lost || !is_lost || ours.sacked, "{} above", above);
-                        newly += u64::from(byte.lost && !ours.lost);
-                        prop_assert!(byte.lost || !ours.lost);
-                        prop_assert!(!byte.lost || ours.lost || above > 0, "nothing above tells so");
-                        ours.lost = byte.lost;
+                        let expected = model.get_mut(&seq).expect("a byte of the scoreboard in the model");
+                        sacked_above -= u64::from(expected.sacked);
+                        let is_lost = sacked_above > u64::from(threshold - 1) * 10;
+                        prop_assert!(byte.lost || !is_lost || expected.sacked, "{} SACKed above", sacked_above);
+                        newly_lost += u64::from(byte.lost && !expected.lost);
+                        prop_assert!(byte.lost || !expected.lost);
+                        prop_assert!(!byte.lost || expected.lost || sacked_above > 0, "lost, but nothing SACKed above");
+                        expected.lost = byte.lost;
                     }
-                    prop_assert_eq!(marked, newly);
+                    prop_assert_eq!(marked, newly_lost);
                 }
-                Step::First => {
+                Step::MarkFirstLost => {
                     scoreboard.mark_first_lost();
                     if let Some(first) = scoreboard.segments.front() {
                         for (_, byte) in model.range_mut(una..first.end).filter(|(_, byte)| !byte.sacked) {
@@ -109,16 +109,17 @@ proptest! {
                         }
                     }
                 }
-                Step::Resend(mss) => {
-                    let wanted = model.iter().find(|(_, byte)| byte.lost && !byte.again).map(|(seq, _)| *seq);
-                    let named = scoreboard.next_lost(mss);
-                    prop_assert_eq!(named.map(|range| range.0), wanted);
-                    if let Some((from, to)) = named {
+                Step::Retransmit(mss) => {
+                    let mut lost = model.iter().filter(|(_, byte)| byte.lost && !byte.retransmitted);
+                    let first_lost = lost.next().map(|(seq, _)| *seq);
+                    let next_lost = scoreboard.next_lost(mss);
+                    prop_assert_eq!(next_lost.map(|range| range.0), first_lost);
+                    if let Some((from, to)) = next_lost {
                         prop_assert!(to - from <= u64::from(mss));
                         scoreboard.resend(now, from, to, true);
                         for (_, byte) in model.range_mut(from..to) {
-                            prop_assert!(byte.lost && !byte.again);
-                            byte.again = true;
+                            prop_assert!(byte.lost && !byte.retransmitted);
+                            byte.retransmitted = true;
                         }
                     }
                 }
@@ -128,12 +129,12 @@ proptest! {
                 }
                 Step::Undo => {
                     scoreboard.unmark_all();
-                    model.values_mut().for_each(|byte| (byte.lost, byte.again) = (false, false));
+                    model.values_mut().for_each(|byte| (byte.lost, byte.retransmitted) = (false, false));
                 }
             }
             scoreboard.check();
             prop_assert_eq!(&bytes_of(&scoreboard), &model);
-            let pipe = model.values().filter(|byte| !byte.sacked && (!byte.lost || byte.again)).count();
+            let pipe = model.values().filter(|byte| !byte.sacked && (!byte.lost || byte.retransmitted)).count();
             prop_assert_eq!(scoreboard.pipe(), pipe as u64);
             prop_assert_eq!(scoreboard.in_flight(), model.len() as u64);
         }

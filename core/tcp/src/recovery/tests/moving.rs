@@ -1,13 +1,13 @@
-//! Export and import: an imported connection continues as it would have, and no state is trusted.
+//! Export and import: an imported connection continues as on the first host; a contradictory state is refused.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// The connection on another host: with another clock and the same settings.
+/// Moves the connection to another host, with another clock and the same settings.
 fn moved(trace: &Trace, settings: &Settings, now: Time) -> Trace {
     let state = trace.recovery.export(trace.now);
-    let recovery = Sender::import(now, settings, &state).expect("what was exported is consistent");
+    let recovery = Sender::import(now, settings, &state).expect("import of an exported state");
     assert_eq!(recovery.export(now), state);
     Trace { recovery, now, has_sack: trace.has_sack }
 }
@@ -16,123 +16,126 @@ fn in_recovery(settings: &Settings) -> Trace {
     let mut trace = Trace::with(settings, true);
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 2), (4, 6)]);
-    trace.resend();
+    trace.retransmit();
     trace
 }
 
 #[test]
-fn a_recovery_goes_on_elsewhere() {
+fn an_imported_recovery_continues() {
     for settings in [newreno(), Settings::default()] {
-        let mut here = in_recovery(&settings);
-        let mut there = moved(&here, &settings, ms(1_000_000));
+        let mut original = in_recovery(&settings);
+        let mut imported = moved(&original, &settings, ms(1_000_000));
         for step in 0..30 {
             let una = step / 3;
-            assert_eq!((here.resend(), here.fill()), (there.resend(), there.fill()));
-            here.now = here.now + Duration::from_millis(10);
-            there.now = there.now + Duration::from_millis(10);
-            assert_eq!(here.sack(una, &[(una + 2, una + 5)]), there.sack(una, &[(una + 2, una + 5)]));
-            assert_eq!(here.recovery.cwnd(), there.recovery.cwnd());
-            assert_eq!(here.recovery.phase(), there.recovery.phase());
+            assert_eq!((original.retransmit(), original.fill()), (imported.retransmit(), imported.fill()));
+            original.now = original.now + Duration::from_millis(10);
+            imported.now = imported.now + Duration::from_millis(10);
+            assert_eq!(original.sack(una, &[(una + 2, una + 5)]), imported.sack(una, &[(una + 2, una + 5)]));
+            assert_eq!(original.recovery.cwnd(), imported.recovery.cwnd());
+            assert_eq!(original.recovery.phase(), imported.recovery.phase());
         }
     }
 }
 
 #[test]
-fn timers_go_on_where_they_were() {
+fn imported_timers_keep_their_remaining_time() {
     let settings = newreno();
-    let mut here = Trace::with(&settings, true);
-    here.at(110).send(3).at(200);
-    let mut there = moved(&here, &settings, ms(50_000));
-    assert_eq!(there.timeout_ms(), Some(50_000 + 312 - 200));
-    assert_eq!(there.at(50_112).timeout(), TimeoutOutcome::Probe);
-    assert_eq!(there.recovery.last_segment(), Some((at(2), at(3))));
+    let mut original = Trace::with(&settings, true);
+    original.at(110).send(3).at(200);
+    let mut imported = moved(&original, &settings, ms(50_000));
+    assert_eq!(imported.next_timer_ms(), Some(50_000 + 312 - 200));
+    assert_eq!(imported.at(50_112).handle_timer(), TimeoutOutcome::Probe);
+    assert_eq!(imported.recovery.last_segment(), Some((seq_at(2), seq_at(3))));
 }
 
 #[test]
-fn a_probe_that_was_wanted_is_wanted_again() {
+fn a_due_probe_is_due_after_the_import() {
     let settings = newreno();
-    let mut here = Trace::with(&settings, true);
-    here.at(110).send(3).at(312).timeout();
-    let state = here.recovery.export(here.now);
-    let mut there = Sender::import(ms(7), &settings, &state).expect("it is consistent");
-    assert_eq!(there.handle_timeout(ms(7)), TimeoutOutcome::Probe);
+    let mut original = Trace::with(&settings, true);
+    original.at(110).send(3).at(312).handle_timer();
+    let state = original.recovery.export(original.now);
+    let mut imported = Sender::import(ms(7), &settings, &state).expect("import of an exported state");
+    assert_eq!(imported.handle_timeout(ms(7)), TimeoutOutcome::Probe);
 }
 
 #[test]
-fn a_timeout_is_undone_elsewhere() {
+fn a_timeout_is_undone_after_the_import() {
     let settings = Settings { tail_loss_probe: false, ..Settings::default() };
-    let mut here = Trace::with(&settings, true);
-    here.at(110).fill();
-    here.at(410).timeout();
-    here.resend();
-    let mut there = moved(&here, &settings, ms(90_000));
-    assert!(there.at(90_100).ack(10).is_undone);
-    assert_eq!(there.recovery.ssthresh(), u64::MAX);
+    let mut original = Trace::with(&settings, true);
+    original.at(110).fill();
+    original.at(410).handle_timer();
+    original.retransmit();
+    let mut imported = moved(&original, &settings, ms(90_000));
+    assert!(imported.at(90_100).ack(10).is_undone);
+    assert_eq!(imported.recovery.ssthresh(), u64::MAX);
 }
 
 #[test]
-fn a_send_time_before_the_clock_began_measures_nothing() {
+fn a_segment_sent_before_the_start_of_the_clock_is_not_measured() {
     let settings = newreno();
-    let mut here = Trace::with(&settings, true);
-    here.at(5000).send(1).at(5090);
-    let state = here.recovery.export(here.now);
-    let mut there = Sender::import(ms(20), &settings, &state).expect("it is consistent");
-    there.on_ack(ms(30), &ack(at(1)));
-    assert_eq!(there.srtt(), Some(Duration::from_millis(100)), "it took 100 ms, not 30");
+    let mut original = Trace::with(&settings, true);
+    original.at(5000).send(1).at(5090);
+    let state = original.recovery.export(original.now);
+    let mut imported = Sender::import(ms(20), &settings, &state).expect("import of an exported state");
+    imported.on_ack(ms(30), &ack(seq_at(1)));
+    assert_eq!(imported.srtt(), Some(Duration::from_millis(100)), "the round trip took 100 ms, not 30 ms");
 }
 
 #[test]
-fn another_host_has_its_own_algorithm_and_bounds() {
+fn the_import_applies_the_algorithm_and_bounds_of_its_host() {
     let state = in_recovery(&Settings::default()).recovery.export(ms(210));
-    let own = Settings { algorithm: Algorithm::NewReno, window_bytes_max: 3000, ..Settings::default() };
-    let recovery = Sender::import(ms(0), &own, &state).expect("it is consistent");
+    let other = Settings { algorithm: Algorithm::NewReno, window_bytes_max: 3000, ..Settings::default() };
+    let recovery = Sender::import(ms(0), &other, &state).expect("import of an exported state");
     assert_eq!(recovery.cwnd(), 3000);
     assert!(matches!(recovery.export(ms(0)).controller, ControllerState::NewReno { .. }));
 }
 
 #[test]
-fn contradictions_are_refused() {
+fn contradictory_states_are_refused() {
     let good = in_recovery(&newreno()).recovery.export(ms(210));
-    let refused = |change: &dyn Fn(&mut RecoveryState)| {
+    let is_refused = |change: &dyn Fn(&mut RecoveryState)| {
         let mut state = good.clone();
         change(&mut state);
         Sender::import(ms(0), &newreno(), &state).is_none()
     };
-    assert!(!refused(&|_| {}));
-    assert!(refused(&|state| state.nxt += 1), "the segments end before");
-    assert!(refused(&|state| state.una = state.nxt + 1));
-    assert!(refused(&|state| state.mss = 0));
-    assert!(refused(&|state| state.mss = u32::MAX));
-    assert!(refused(&|state| state.segments.clear()));
-    assert!(refused(&|state| state.segments[1].end = state.segments[0].end), "nothing in it");
-    assert!(refused(&|state| state.segments.swap(0, 1)));
-    assert!(refused(&|state| state.segments[0].transmissions = 0), "on the way, and never sent");
-    assert!(refused(&|state| state.recovery_point = state.nxt + 1));
-    assert!(refused(&|state| state.has_sack = false), "but there are SACKed segments");
-    assert!(refused(&|state| {
+    assert!(!is_refused(&|_| {}));
+    assert!(is_refused(&|state| state.nxt += 1), "SND.NXT beyond the last segment");
+    assert!(is_refused(&|state| state.una = state.nxt + 1));
+    assert!(is_refused(&|state| state.mss = 0));
+    assert!(is_refused(&|state| state.mss = u32::MAX));
+    assert!(is_refused(&|state| state.segments.clear()));
+    assert!(is_refused(&|state| state.segments[1].end = state.segments[0].end), "an empty segment");
+    assert!(is_refused(&|state| state.segments.swap(0, 1)));
+    assert!(
+        is_refused(&|state| state.segments[0].transmissions = 0),
+        "a segment in flight that was never sent"
+    );
+    assert!(is_refused(&|state| state.recovery_point = state.nxt + 1));
+    assert!(is_refused(&|state| state.has_sack = false), "SACKed segments without SACK");
+    assert!(is_refused(&|state| {
         state.segments[1].sacked = true;
         state.segments[1].lost = true;
     }));
-    assert!(refused(&|state| {
+    assert!(is_refused(&|state| {
         state.segments[7].lost = false;
         state.segments[7].retransmitted = true;
     }));
-    assert!(refused(&|state| {
+    assert!(is_refused(&|state| {
         let end = state.nxt;
-        let last = *state.segments.last().expect("there are some");
-        state.segments.extend((1..=5000).map(|more| SegmentState { end: end + more, ..last }));
+        let last = *state.segments.last().expect("segments in flight");
+        state.segments.extend((1..=5000).map(|byte| SegmentState { end: end + byte, ..last }));
         state.nxt = end + 5000;
     }));
 }
 
 fn number() -> impl Strategy<Value = u64> {
-    prop_oneof![Just(0_u64), Just(1), Just(u64::MAX), 0..100_000_u64, any::<u64>(), at(0)..at(20)]
+    prop_oneof![Just(0_u64), Just(1), Just(u64::MAX), 0..100_000_u64, any::<u64>(), seq_at(0)..seq_at(20)]
 }
 
 proptest! {
-    /// With one to four random numbers in place of its own, a state is refused or runs.
+    /// One to four fields of the state are replaced by random numbers.
     #[test]
-    fn whatever_is_imported_runs(
+    fn an_altered_state_is_refused_or_runs(
         is_cubic: bool,
         changes in proptest::collection::vec((0..34_usize, number()), 1..5),
         now_ms in 0..1_000_000_u64,
@@ -144,7 +147,7 @@ proptest! {
             *epoch = Some(EpochState { age_ns: 100, paused_ns: None, origin: 5000, k: 7, w_est: 4000 });
         }
         for (field, value) in changes {
-            change(&mut state, field, value);
+            replace_field(&mut state, field, value);
         }
         let mut now = ms(now_ms);
         let Some(mut recovery) = Sender::import(now, &settings, &state) else { return Ok(()) };
@@ -168,8 +171,8 @@ proptest! {
     }
 }
 
-fn change(state: &mut RecoveryState, field: usize, value: u64) {
-    let at = value as usize % state.segments.len().max(1);
+fn replace_field(state: &mut RecoveryState, field: usize, value: u64) {
+    let index = value as usize % state.segments.len().max(1);
     let short = value as u32;
     match field {
         0 => state.una = value,
@@ -197,12 +200,12 @@ fn change(state: &mut RecoveryState, field: usize, value: u64) {
         22 => state.probe_in_ns = Some(value),
         23 => state.probe = Some((value, value.is_multiple_of(2))),
         24 => state.is_handshake = true,
-        25 => state.segments[at].age_ns = value,
-        26 => state.segments[at].transmissions = value as u8,
-        27 => state.segments[at].sacked ^= true,
-        28 => state.segments[at].lost ^= true,
-        29 => state.segments[at].retransmitted ^= true,
-        30 => state.segments[at].end = value,
+        25 => state.segments[index].age_ns = value,
+        26 => state.segments[index].transmissions = value as u8,
+        27 => state.segments[index].sacked ^= true,
+        28 => state.segments[index].lost ^= true,
+        29 => state.segments[index].retransmitted ^= true,
+        30 => state.segments[index].end = value,
         31 => {
             if let Some(undo) = &mut state.undo {
                 (undo.cwnd, undo.ssthresh, undo.from, undo.open) = (value, value, value, short);

@@ -1,5 +1,5 @@
-//! A whole transfer over a path with a queue, loss and reordering, to a receiver that acknowledges by RFC 5681, RFC 2018 and
-//! RFC 2883.
+//! Whole transfers over a path with a queue, loss and reordering, to a receiver that acknowledges by RFC 5681, RFC 2018
+//! and RFC 2883.
 
 use alloc::collections::{BTreeMap, BinaryHeap};
 use core::cmp::Reverse;
@@ -12,18 +12,18 @@ struct Path {
     one_way: Duration,
     /// Bytes per second.
     rate: u64,
-    /// Bytes that the queue holds at most.
+    /// Maximum number of bytes in the queue.
     queue: u64,
     loss_per_mille: u64,
-    /// Share of segments that take `late` longer.
+    /// Share of segments that arrive later by `extra_delay`.
     late_per_mille: u64,
-    late: Duration,
+    extra_delay: Duration,
     has_sack: bool,
     has_timestamps: bool,
-    /// Acknowledges after this many segments, or after 40 ms.
-    every: u32,
+    /// The receiver acknowledges after this many segments, or after 40 ms.
+    segments_per_ack: u32,
     /// All acknowledgements leave at multiples of this time, as behind a gate that opens seldom.
-    gate: Duration,
+    gate_interval: Duration,
     algorithm: Algorithm,
     bytes: u64,
     seed: u64,
@@ -37,11 +37,11 @@ impl Default for Path {
             queue: 250_000,
             loss_per_mille: 0,
             late_per_mille: 0,
-            late: Duration::ZERO,
+            extra_delay: Duration::ZERO,
             has_sack: true,
             has_timestamps: true,
-            every: 2,
-            gate: Duration::ZERO,
+            segments_per_ack: 2,
+            gate_interval: Duration::ZERO,
             algorithm: Algorithm::Cubic,
             bytes: 20_000_000,
             seed: 1,
@@ -50,8 +50,8 @@ impl Default for Path {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
-    Segment { from: Seq, to: Seq, stamp: Time },
+enum PathEvent {
+    Segment { from: Seq, to: Seq, timestamp: Time },
     Acknowledgement { una: Seq, sack: Vec<(Seq, Seq)>, dsack: Option<(Seq, Seq)>, echo: Time },
     DelayedAck,
 }
@@ -61,34 +61,37 @@ enum What {
 struct Receiver {
     next: Seq,
     ranges: BTreeMap<Seq, Seq>,
+    /// Starts of `ranges`; the one that changed last comes first.
     recent: Vec<Seq>,
-    stamp: Time,
-    waiting: u32,
+    timestamp: Time,
+    /// Segments not acknowledged yet.
+    unacknowledged: u32,
     last_acknowledged: Seq,
 }
 
 impl Receiver {
     /// Returns whether to acknowledge at once, and the duplicate range.
-    fn take(&mut self, from: Seq, to: Seq, stamp: Time) -> (bool, Option<(Seq, Seq)>) {
-        if from <= self.last_acknowledged && stamp >= self.stamp {
-            self.stamp = stamp;
+    fn on_segment(&mut self, from: Seq, to: Seq, timestamp: Time) -> (bool, Option<(Seq, Seq)>) {
+        if from <= self.last_acknowledged && timestamp >= self.timestamp {
+            self.timestamp = timestamp;
         }
-        let is_known = to <= self.next || self.ranges.iter().any(|(&start, &end)| start <= from && to <= end);
-        if is_known {
+        let is_duplicate =
+            to <= self.next || self.ranges.iter().any(|(&start, &end)| start <= from && to <= end);
+        if is_duplicate {
             return (true, Some((from, to)));
         }
         let had_holes = !self.ranges.is_empty();
         let (mut start, mut end) = (from.max(self.next), to);
-        let touching: Vec<Seq> =
-            self.ranges.iter().filter(|&(&s, &e)| s <= end && e >= start).map(|(&s, _)| s).collect();
-        for s in touching {
-            let e = self.ranges.remove(&s).expect("just listed");
-            self.recent.retain(|&r| r != s);
-            (start, end) = (start.min(s), end.max(e));
+        let touches = |range: &(&Seq, &Seq)| *range.0 <= end && *range.1 >= start;
+        let touching: Vec<Seq> = self.ranges.iter().filter(touches).map(|(&from, _)| from).collect();
+        for from in touching {
+            let to = self.ranges.remove(&from).expect("a range that was just found");
+            self.recent.retain(|&recent| recent != from);
+            (start, end) = (start.min(from), end.max(to));
         }
         if start <= self.next {
             self.next = end;
-            self.waiting += 1;
+            self.unacknowledged += 1;
             (had_holes, None)
         } else {
             self.ranges.insert(start, end);
@@ -106,9 +109,11 @@ struct Outcome {
 struct World<'a> {
     path: &'a Path,
     now: Time,
-    heap: BinaryHeap<Reverse<(Time, u64, What)>>,
-    count: u64,
+    events: BinaryHeap<Reverse<(Time, u64, PathEvent)>>,
+    /// Number of events so far: orders events of the same time.
+    event_count: u64,
     random: u64,
+    /// When the link has transmitted all queued segments.
     free_at: Time,
     recovery: Sender,
     receiver: Receiver,
@@ -121,44 +126,44 @@ impl World<'_> {
         (self.random >> 33) % 1000 < per_mille
     }
 
-    fn push(&mut self, at: Time, what: What) {
-        self.count += 1;
-        self.heap.push(Reverse((at, self.count, what)));
+    fn push(&mut self, at: Time, event: PathEvent) {
+        self.event_count += 1;
+        self.events.push(Reverse((at, self.event_count, event)));
     }
 
     fn transmit(&mut self, from: Seq, to: Seq) {
         let start = self.free_at.max(self.now);
-        let waiting = start.since(self.now).as_nanos() as u64 * self.path.rate / 1_000_000_000;
-        if self.chance(self.path.loss_per_mille) || waiting > self.path.queue {
+        let queued = start.since(self.now).as_nanos() as u64 * self.path.rate / 1_000_000_000;
+        if self.chance(self.path.loss_per_mille) || queued > self.path.queue {
             return;
         }
         self.free_at = start + Duration::from_nanos((to - from) * 1_000_000_000 / self.path.rate);
         let mut at = self.free_at + self.path.one_way;
         if self.chance(self.path.late_per_mille) {
-            at = at + self.path.late;
+            at = at + self.path.extra_delay;
         }
-        self.push(at, What::Segment { from, to, stamp: self.now });
+        self.push(at, PathEvent::Segment { from, to, timestamp: self.now });
     }
 
     fn acknowledge(&mut self, dsack: Option<(Seq, Seq)>) {
         let receiver = &mut self.receiver;
-        (receiver.waiting, receiver.last_acknowledged) = (0, receiver.next);
+        (receiver.unacknowledged, receiver.last_acknowledged) = (0, receiver.next);
         let sack: Vec<_> =
             receiver.recent.iter().take(3).map(|start| (*start, receiver.ranges[start])).collect();
-        let ack = What::Acknowledgement { una: receiver.next, sack, dsack, echo: receiver.stamp };
+        let ack = PathEvent::Acknowledgement { una: receiver.next, sack, dsack, echo: receiver.timestamp };
         if self.chance(self.path.loss_per_mille) {
             return;
         }
         let mut at = self.now + self.path.one_way;
-        if self.path.gate > Duration::ZERO {
-            let gate = self.path.gate.as_nanos() as u64;
-            at = Time(at.0.div_ceil(gate) * gate);
+        if self.path.gate_interval > Duration::ZERO {
+            let interval = self.path.gate_interval.as_nanos() as u64;
+            at = Time(at.0.div_ceil(interval) * interval);
         }
         self.push(at, ack);
     }
 
     /// Sends everything that may be sent, as a stack does.
-    fn pump(&mut self, end: Seq) {
+    fn send_all(&mut self, end: Seq) {
         let now = self.now;
         loop {
             if let Some((from, to)) = self.recovery.next_retransmission(MSS) {
@@ -168,15 +173,15 @@ impl World<'_> {
             }
             let nxt = self.recovery.nxt();
             let length = (end - nxt).min(u64::from(MSS));
-            let probing = self.recovery.wants_probe();
-            if length > 0 && (probing || self.recovery.send_room() >= length) {
+            let is_probe_due = self.recovery.wants_probe();
+            if length > 0 && (is_probe_due || self.recovery.send_room() >= length) {
                 self.recovery.on_sent(now, nxt + length);
-                if probing {
+                if is_probe_due {
                     self.recovery.on_probe(now);
                 }
                 self.transmit(nxt, nxt + length);
-            } else if probing {
-                let (from, to) = self.recovery.last_segment().expect("something is out");
+            } else if is_probe_due {
+                let (from, to) = self.recovery.last_segment().expect("a segment in flight");
                 self.recovery.on_retransmitted(now, from, to);
                 self.recovery.on_probe(now);
                 self.transmit(from, to);
@@ -189,20 +194,20 @@ impl World<'_> {
         }
     }
 
-    fn step(&mut self, what: What) {
-        match what {
-            What::Segment { from, to, stamp } => {
-                let was_waiting = self.receiver.waiting;
-                let (at_once, dsack) = self.receiver.take(from, to, stamp);
-                if at_once || self.receiver.waiting >= self.path.every {
+    fn handle(&mut self, event: PathEvent) {
+        match event {
+            PathEvent::Segment { from, to, timestamp } => {
+                let before = self.receiver.unacknowledged;
+                let (at_once, dsack) = self.receiver.on_segment(from, to, timestamp);
+                if at_once || self.receiver.unacknowledged >= self.path.segments_per_ack {
                     self.acknowledge(dsack);
-                } else if was_waiting == 0 {
-                    self.push(self.now + Duration::from_millis(40), What::DelayedAck);
+                } else if before == 0 {
+                    self.push(self.now + Duration::from_millis(40), PathEvent::DelayedAck);
                 }
             }
-            What::DelayedAck if self.receiver.waiting > 0 => self.acknowledge(None),
-            What::DelayedAck => {}
-            What::Acknowledgement { una, sack, dsack, echo } => {
+            PathEvent::DelayedAck if self.receiver.unacknowledged > 0 => self.acknowledge(None),
+            PathEvent::DelayedAck => {}
+            PathEvent::Acknowledgement { una, sack, dsack, echo } => {
                 if una < self.recovery.una() {
                     return;
                 }
@@ -230,20 +235,23 @@ fn run(path: &Path) -> Outcome {
     let end = FIRST + 1 + path.bytes;
     let receiver = Receiver { next: FIRST + 1, last_acknowledged: FIRST + 1, ..Receiver::default() };
     let now = ms(0) + 2 * path.one_way;
-    let (heap, random) = (BinaryHeap::new(), path.seed);
-    let mut world = World { path, now, heap, count: 0, random, free_at: now, recovery, receiver };
+    let (events, random) = (BinaryHeap::new(), path.seed);
+    let mut world = World { path, now, events, event_count: 0, random, free_at: now, recovery, receiver };
     let begin = world.now;
     let mut steps = 0_u64;
     while world.recovery.una() < end {
         steps += 1;
-        assert!(steps < 20 * path.bytes / u64::from(MSS) + 100_000, "no progress");
-        world.pump(end);
-        let timeout = world.recovery.poll_timeout().expect("something is out");
-        match world.heap.peek() {
+        assert!(
+            steps < 20 * path.bytes / u64::from(MSS) + 100_000,
+            "the transfer should end within the bound of steps"
+        );
+        world.send_all(end);
+        let timeout = world.recovery.poll_timeout().expect("a timer runs while bytes are in flight");
+        match world.events.peek() {
             Some(Reverse((at, ..))) if *at <= timeout => {
-                let Reverse((at, _, what)) = world.heap.pop().expect("just seen");
+                let Reverse((at, _, event)) = world.events.pop().expect("the event just peeked at");
                 world.now = at;
-                world.step(what);
+                world.handle(event);
             }
             _ => {
                 world.now = timeout;
@@ -255,21 +263,21 @@ fn run(path: &Path) -> Outcome {
 }
 
 /// The throughput in thousandths of the path's rate.
-fn share(path: &Path, outcome: &Outcome) -> u128 {
+fn throughput_per_mille(path: &Path, outcome: &Outcome) -> u128 {
     u128::from(path.bytes) * 1_000_000_000_000 / outcome.took.as_nanos() / u128::from(path.rate)
 }
 
 /// The path with every combination of algorithm, timestamps and SACK.
 fn variants(path: &Path) -> Vec<Path> {
-    let mut all = Vec::new();
+    let mut variants = Vec::new();
     for algorithm in [Algorithm::Cubic, Algorithm::NewReno] {
         for has_timestamps in [false, true] {
             for has_sack in [false, true] {
-                all.push(Path { algorithm, has_timestamps, has_sack, ..path.clone() });
+                variants.push(Path { algorithm, has_timestamps, has_sack, ..path.clone() });
             }
         }
     }
-    all
+    variants
 }
 
 fn lan() -> Path {
@@ -277,16 +285,16 @@ fn lan() -> Path {
 }
 
 #[test]
-fn a_path_without_loss_of_its_own_is_filled() {
+fn without_random_loss_the_link_is_used_to_nine_tenths() {
     for path in variants(&Path::default()).iter().filter(|path| path.has_sack) {
         let outcome = run(path);
-        assert!(share(path, &outcome) > 900, "{path:?} {:?}", outcome.counters);
+        assert!(throughput_per_mille(path, &outcome) > 900, "{path:?} {:?}", outcome.counters);
         assert_eq!(outcome.counters.timeouts, 0, "{path:?}");
     }
 }
 
 #[test]
-fn losses_need_no_timeouts_with_sack() {
+fn with_sack_random_losses_need_few_timeouts() {
     for algorithm in [Algorithm::Cubic, Algorithm::NewReno] {
         for loss_per_mille in [10, 30] {
             let path = Path { algorithm, loss_per_mille, ..Path::default() };
@@ -295,27 +303,27 @@ fn losses_need_no_timeouts_with_sack() {
         }
         let path = Path { algorithm, loss_per_mille: 10, ..lan() };
         let outcome = run(&path);
-        assert!(share(&path, &outcome) > 600, "{path:?} {:?}", outcome.counters);
+        assert!(throughput_per_mille(&path, &outcome) > 600, "{path:?} {:?}", outcome.counters);
     }
 }
 
 #[test]
-fn reordering_is_learnt() {
+fn reordering_does_not_cause_timeouts_or_slow_transfers() {
     for late_per_mille in [50, 200] {
-        let late = Duration::from_millis(3);
-        let path = Path { late_per_mille, late, ..Path::default() };
+        let path = Path { late_per_mille, extra_delay: Duration::from_millis(3), ..Path::default() };
         let outcome = run(&path);
-        assert!(share(&path, &outcome) > 800, "{path:?} {:?}", outcome.counters);
+        assert!(throughput_per_mille(&path, &outcome) > 800, "{path:?} {:?}", outcome.counters);
         assert_eq!(outcome.counters.timeouts, 0);
     }
 }
 
 #[test]
-fn a_gate_that_opens_seldom_costs_few_retransmissions() {
-    for gate in [10, 50, 200, 500] {
+fn a_gate_that_opens_seldom_causes_few_retransmissions() {
+    for interval_ms in [10, 50, 200, 500] {
         for has_timestamps in [false, true] {
-            let (gate, queue) = (Duration::from_millis(gate), 8_000_000);
-            let path = Path { gate, queue, has_timestamps, bytes: 5_000_000, ..Path::default() };
+            // The queue holds the whole transfer, so that nothing is lost.
+            let (gate_interval, queue) = (Duration::from_millis(interval_ms), 8_000_000);
+            let path = Path { gate_interval, queue, has_timestamps, bytes: 5_000_000, ..Path::default() };
             let Counters { retransmissions, timeouts, .. } = run(&path).counters;
             assert!(timeouts <= 1 && retransmissions <= 10, "{path:?} {retransmissions} {timeouts}");
         }
@@ -323,12 +331,14 @@ fn a_gate_that_opens_seldom_costs_few_retransmissions() {
 }
 
 #[test]
-fn every_transfer_ends() {
+fn every_transfer_ends_under_loss_and_reordering() {
     for seed in 0..6 {
         for (loss_per_mille, late_per_mille) in [(0, 0), (30, 0), (0, 200), (100, 200), (300, 0)] {
-            let late = Duration::from_millis(5 * seed);
-            let base = Path { loss_per_mille, late_per_mille, late, seed, bytes: 150_000, ..Path::default() };
-            for path in variants(&base).iter().chain(&variants(&Path { every: 1, ..base.clone() })) {
+            let extra_delay = Duration::from_millis(5 * seed);
+            let base =
+                Path { loss_per_mille, late_per_mille, extra_delay, seed, bytes: 150_000, ..Path::default() };
+            let each_segment_acknowledged = Path { segments_per_ack: 1, ..base.clone() };
+            for path in variants(&base).iter().chain(&variants(&each_segment_acknowledged)) {
                 run(path);
             }
         }

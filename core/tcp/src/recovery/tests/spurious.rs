@@ -8,7 +8,7 @@ fn a_dsack_of_the_retransmission_undoes_the_reduction() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
-    assert_eq!(trace.resend(), [(0, 1)]);
+    assert_eq!(trace.retransmit(), [(0, 1)]);
     trace.at(215).ack(10);
     assert_eq!(trace.recovery.cwnd(), 5000);
     assert!(trace.at(310).dsack(10, (0, 1)).is_undone);
@@ -21,9 +21,9 @@ fn dsacks_undo_only_when_they_cover_all_retransmissions() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(2, 6)]);
-    assert_eq!(trace.resend(), [(0, 1)]);
+    assert_eq!(trace.retransmit(), [(0, 1)]);
     trace.at(212).sack(0, &[(2, 8)]);
-    assert_eq!(trace.resend(), [(1, 2)]);
+    assert_eq!(trace.retransmit(), [(1, 2)]);
     trace.at(310).ack(10);
     assert!(!trace.dsack(10, (0, 1)).is_undone);
     assert_eq!(trace.recovery.cwnd(), 5000);
@@ -36,9 +36,9 @@ fn one_dsack_may_cover_two_adjacent_retransmissions() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(2, 6)]);
-    assert_eq!(trace.resend(), [(0, 1)]);
+    assert_eq!(trace.retransmit(), [(0, 1)]);
     trace.at(212).sack(0, &[(2, 8)]);
-    assert_eq!(trace.resend(), [(1, 2)]);
+    assert_eq!(trace.retransmit(), [(1, 2)]);
     trace.at(310).ack(10);
     assert!(trace.dsack(10, (0, 2)).is_undone);
 }
@@ -48,7 +48,7 @@ fn a_dsack_of_data_sent_after_the_recovery_undoes_nothing() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
-    trace.resend();
+    trace.retransmit();
     trace.at(310).ack(10);
     trace.send(2);
     assert!(
@@ -71,12 +71,12 @@ fn a_timestamp_older_than_the_retransmission_proves_it_needless() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
-    trace.resend();
+    trace.retransmit();
     // The acknowledgement is of the first transmission, 110 ms ago; the second was 10 ms ago.
-    let ack = Ack { rtt: Some(Duration::from_millis(110)), ..ack(at(4)) };
-    assert!(trace.at(220).take(&ack).is_undone);
+    let ack = Ack { rtt: Some(Duration::from_millis(110)), ..ack(seq_at(4)) };
+    assert!(trace.at(220).handle_ack(&ack).is_undone);
     assert_eq!((trace.recovery.cwnd(), trace.recovery.phase()), (10_000, Phase::Open));
-    assert_eq!(trace.resend(), []);
+    assert_eq!(trace.retransmit(), []);
 }
 
 #[test]
@@ -84,9 +84,9 @@ fn the_timestamp_of_the_retransmission_undoes_nothing() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
-    trace.resend();
-    let ack = Ack { rtt: Some(Duration::from_millis(101)), ..ack(at(10)) };
-    let acked = trace.at(310).take(&ack);
+    trace.retransmit();
+    let ack = Ack { rtt: Some(Duration::from_millis(101)), ..ack(seq_at(10)) };
+    let acked = trace.at(310).handle_ack(&ack);
     assert!(
         acked.is_recovered && !acked.is_undone,
         "the measured round trip exceeds the retransmission's age by 1 ms only, which the clocks' precision explains"
@@ -100,16 +100,16 @@ fn the_next_recovery_is_undone_only_by_a_first_transmission() {
         let mut trace = Trace::new();
         trace.at(110).fill();
         trace.at(210).sack(0, &[(1, 4)]);
-        assert_eq!(trace.resend(), [(0, 1)]);
+        assert_eq!(trace.retransmit(), [(0, 1)]);
         // Segments beyond the end of the first recovery: the first of them is lost, too, and retransmitted during it.
         trace.send(5);
         trace.at(212).sack(0, &[(1, 10), (11, 15)]);
-        assert!(trace.resend().contains(&(10, 11)));
+        assert!(trace.retransmit().contains(&(10, 11)));
         let first = trace.recovery.counters();
         // The first recovery ends with its last segment, and the hole beyond it begins the second.
         trace.at(312).sack(10, &[(11, 15)]);
         assert_eq!(trace.recovery.counters().fast_recoveries, first.fast_recoveries + 1);
-        trace.at(412).take(&Ack { rtt: Some(Duration::from_millis(rtt_ms)), ..ack(at(15)) });
+        trace.at(412).handle_ack(&Ack { rtt: Some(Duration::from_millis(rtt_ms)), ..ack(seq_at(15)) });
         assert_eq!(trace.recovery.counters().undone, first.undone + u32::from(is_undone));
     }
 }
@@ -118,8 +118,8 @@ fn the_next_recovery_is_undone_only_by_a_first_transmission() {
 fn a_timeout_while_acknowledgements_were_held_back_is_undone() {
     let mut trace = Trace::new();
     trace.at(110).fill();
-    trace.at(410).timeout();
-    trace.resend();
+    trace.at(410).handle_timer();
+    trace.retransmit();
     assert_eq!(trace.recovery.cwnd(), 1000);
     // The delayed acknowledgements arrive. They cover segments that were sent only once, so the timeout was spurious
     // (RFC 5682).
@@ -135,18 +135,18 @@ fn a_timeout_while_acknowledgements_were_held_back_is_undone() {
 #[test]
 fn timestamps_undo_the_timeout_of_a_single_segment() {
     let mut trace = Trace::new();
-    trace.at(110).send(1).at(410).timeout();
-    trace.resend();
-    let ack = Ack { rtt: Some(Duration::from_millis(500)), ..ack(at(1)) };
-    assert!(trace.at(610).take(&ack).is_undone);
+    trace.at(110).send(1).at(410).handle_timer();
+    trace.retransmit();
+    let ack = Ack { rtt: Some(Duration::from_millis(500)), ..ack(seq_at(1)) };
+    assert!(trace.at(610).handle_ack(&ack).is_undone);
     assert!(trace.recovery.rto() > Duration::from_millis(500), "the timeout includes the long round trip");
 }
 
 #[test]
 fn a_dsack_undoes_the_timeout_without_timestamps() {
     let mut trace = Trace::new();
-    trace.at(110).send(1).at(410).timeout();
-    trace.resend();
+    trace.at(110).send(1).at(410).handle_timer();
+    trace.retransmit();
     assert!(
         !trace.at(610).ack(1).is_undone,
         "the acknowledgement may be of the first transmission or of the retransmission"
@@ -159,10 +159,10 @@ fn a_dsack_undoes_the_timeout_without_timestamps() {
 fn a_timeout_after_a_real_loss_is_not_undone() {
     let mut trace = Trace::new();
     trace.at(110).fill();
-    trace.at(410).timeout();
-    assert_eq!(trace.resend(), [(0, 1)]);
+    trace.at(410).handle_timer();
+    assert_eq!(trace.retransmit(), [(0, 1)]);
     assert!(!trace.at(510).ack(1).is_undone);
-    assert_eq!((trace.resend(), trace.recovery.phase()), (Vec::from([(1, 2), (2, 3)]), Phase::Loss));
+    assert_eq!((trace.retransmit(), trace.recovery.phase()), (Vec::from([(1, 2), (2, 3)]), Phase::Loss));
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn segments_sacked_before_the_timeout_do_not_undo_it() {
     let mut trace = Trace::new();
     trace.at(110).send(3);
     trace.at(210).sack(0, &[(1, 2)]);
-    trace.time_out().resend();
+    trace.wait_for_timeout().retransmit();
     trace.now = trace.now + Duration::from_millis(100);
     assert!(!trace.ack(2).is_undone, "the second segment was SACKed before the timeout");
 }
@@ -178,9 +178,9 @@ fn segments_sacked_before_the_timeout_do_not_undo_it() {
 #[test]
 fn new_data_sent_after_the_timeout_does_not_undo_it() {
     let mut trace = Trace::new();
-    trace.at(110).send(1).at(410).timeout();
-    trace.resend();
-    trace.recovery.on_sent(ms(411), at(2));
+    trace.at(110).send(1).at(410).handle_timer();
+    trace.retransmit();
+    trace.recovery.on_sent(ms(411), seq_at(2));
     assert!(!trace.at(510).ack(2).is_undone);
 }
 
@@ -188,8 +188,8 @@ fn new_data_sent_after_the_timeout_does_not_undo_it() {
 fn without_sack_a_larger_acknowledgement_does_not_undo_the_timeout() {
     let mut trace = Trace::without_sack();
     trace.at(110).fill();
-    trace.at(410).timeout();
-    trace.resend();
+    trace.at(410).handle_timer();
+    trace.retransmit();
     assert!(
         !trace.at(510).ack(10).is_undone,
         "the receiver may have held the other segments until the first arrived"
@@ -202,9 +202,9 @@ fn undoing_restores_the_state_of_cubic() {
     trace.at(110).fill();
     let before = trace.recovery.congestion;
     trace.at(210).sack(0, &[(1, 4)]);
-    trace.resend();
+    trace.retransmit();
     assert_ne!(trace.recovery.congestion.selected, before.selected);
-    let ack = Ack { rtt: Some(Duration::from_millis(110)), ..ack(at(4)) };
-    assert!(trace.at(220).take(&ack).is_undone);
+    let ack = Ack { rtt: Some(Duration::from_millis(110)), ..ack(seq_at(4)) };
+    assert!(trace.at(220).handle_ack(&ack).is_undone);
     assert_eq!(trace.recovery.congestion.selected, before.selected);
 }

@@ -1,24 +1,24 @@
-//! The congestion window: RFC 5681 §3.1 and §4.1, RFC 6928, RFC 9438; CUBIC compared with its formulas in floating point.
+//! The congestion window: RFC 5681 §3.1 and §4.1, RFC 6928, RFC 9438; CUBIC against its formulas in floating point.
 
 use super::congestion::cubic::Cubic;
 use super::congestion::{Controller, Window};
 use super::*;
 
-fn window_of(mss: u32) -> u64 {
+fn initial_window_of(mss: u32) -> u64 {
     Sender::new(ms(0), &newreno(), mss, true, FIRST).cwnd()
 }
 
 #[test]
-fn the_initial_window_by_segment_size() {
-    assert_eq!(window_of(1000), 10_000, "RFC 6928 §2");
-    assert_eq!(window_of(1460), 14_600);
-    assert_eq!(window_of(4000), 14_600);
-    assert_eq!(window_of(9000), 18_000);
-    assert_eq!(window_of(100), 1000);
+fn the_initial_window_depends_on_the_segment_size() {
+    assert_eq!(initial_window_of(1000), 10_000, "RFC 6928 §2");
+    assert_eq!(initial_window_of(1460), 14_600);
+    assert_eq!(initial_window_of(4000), 14_600);
+    assert_eq!(initial_window_of(9000), 18_000);
+    assert_eq!(initial_window_of(100), 1000);
 }
 
 #[test]
-fn the_initial_window_follows_what_the_handshake_agrees() {
+fn the_initial_window_follows_the_negotiated_segment_size() {
     let mut recovery = Sender::new(ms(0), &newreno(), 536, true, FIRST);
     recovery.on_sent(ms(0), BASE);
     recovery.set_mss(1460);
@@ -39,7 +39,7 @@ fn slow_start_doubles_the_window_each_round_trip() {
 }
 
 #[test]
-fn a_window_that_is_not_used_does_not_grow() {
+fn an_unused_window_does_not_grow() {
     let mut trace = Trace::new();
     for round in 1..20 {
         trace.at(100 * round).send(2).at(100 * round + 50).ack(2 * round);
@@ -48,18 +48,18 @@ fn a_window_that_is_not_used_does_not_grow() {
 }
 
 #[test]
-fn in_slow_start_half_of_it_used_is_enough() {
+fn in_slow_start_a_window_half_used_grows() {
     let mut trace = Trace::new();
     trace.at(110).send(6).at(210).ack(6);
     assert_eq!(trace.recovery.cwnd(), 16_000);
 }
 
 #[test]
-fn after_a_loss_it_grows_by_a_segment_a_round_trip() {
+fn after_a_loss_the_window_grows_by_one_segment_per_round_trip() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(0, &[(1, 4)]);
-    trace.resend();
+    trace.retransmit();
     trace.at(310).ack(10);
     let mut acknowledged = 10;
     for round in 1..=4 {
@@ -73,17 +73,17 @@ fn after_a_loss_it_grows_by_a_segment_a_round_trip() {
 }
 
 #[test]
-fn acknowledgements_in_pieces_give_no_more() {
+fn acknowledgements_of_single_bytes_do_not_speed_up_growth() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     for byte in 1..=500 {
-        trace.at(210).take(&ack(BASE + byte));
+        trace.at(210).handle_ack(&ack(BASE + byte));
     }
     assert_eq!(trace.recovery.cwnd(), 10_500, "bytes are counted, not acknowledgements (RFC 3465)");
 }
 
 #[test]
-fn after_a_silence_the_window_is_the_initial_one() {
+fn after_an_idle_timeout_the_window_returns_to_the_initial_one() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).ack(10);
@@ -97,7 +97,7 @@ fn after_a_silence_the_window_is_the_initial_one() {
 }
 
 #[test]
-fn what_is_in_flight_is_no_silence() {
+fn a_connection_with_bytes_in_flight_is_not_idle() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).ack(9);
@@ -106,21 +106,21 @@ fn what_is_in_flight_is_no_silence() {
 }
 
 #[test]
-fn the_window_has_a_bound() {
+fn the_window_is_bounded() {
     let settings = Settings { window_bytes_max: 15_500, tail_loss_probe: false, ..newreno() };
     let mut trace = Trace::with(&settings, true);
     trace.at(110).fill();
     trace.at(210).ack(10);
     assert_eq!((trace.recovery.cwnd(), trace.fill()), (15_500, 15));
-    // SACKed bytes are not in the network, but still in flight.
+    // SACKed bytes have left the network, but count as in flight until they are acknowledged.
     trace.at(310).sack(10, &[(11, 13)]);
     assert_eq!(trace.recovery.send_room(), 500);
 }
 
 #[test]
-fn segments_that_become_longer_leave_room_for_one() {
+fn a_larger_segment_size_raises_the_window_to_one_segment() {
     let mut trace = Trace::new();
-    trace.at(110).send(1).at(410).timeout();
+    trace.at(110).send(1).at(410).handle_timer();
     trace.recovery.set_mss(9000);
     assert_eq!(trace.recovery.cwnd(), 9000);
 }
@@ -131,8 +131,8 @@ fn window(cwnd: u64) -> Window {
 
 const RTT: Duration = Duration::from_millis(50);
 
-/// One stage of congestion avoidance with an acknowledgement for every segment, the whole window each round trip: the window
-/// and that of the formulas, for each round trip.
+/// Runs one stage of congestion avoidance: the whole window each round trip, an acknowledgement for every segment.
+/// Returns CUBIC's window and that of the formulas after each round trip, in segments.
 fn compare(cwnd: u64, cubic: &mut Cubic, seconds: u64) -> Vec<(f64, f64)> {
     const MSS: f64 = 1460.0;
     let mut window = window(cwnd);
@@ -141,14 +141,14 @@ fn compare(cwnd: u64, cubic: &mut Cubic, seconds: u64) -> Vec<(f64, f64)> {
     let k = if w_max > reference { ((w_max - reference) / 0.4).cbrt() } else { 0.0 };
     let origin = w_max.max(reference);
     let mut w_est = reference;
-    let (mut all, mut now) = (Vec::new(), ms(1000));
+    let (mut windows, mut now) = (Vec::new(), ms(1000));
     let start = now;
     while now.since(start).as_secs() < seconds {
         let segments = window.cwnd / 1460;
         for _ in 0..segments {
             now = now + RTT / segments as u32;
             cubic.on_ack(now, &mut window, 1460, RTT);
-            // RFC 9438 §4.2 and §4.3, as written there; time counts from the first acknowledgement.
+            // The formulas of RFC 9438 §4.2 and §4.3; `t` counts from the first acknowledgement.
             let t = now.since(start).as_secs_f64() - RTT.as_secs_f64() / (cwnd / 1460) as f64;
             w_est += if w_est < prior { 9.0 / 17.0 } else { 1.0 } / reference;
             let w_cubic = |t: f64| 0.4 * (t - k).powi(3) + origin;
@@ -159,123 +159,133 @@ fn compare(cwnd: u64, cubic: &mut Cubic, seconds: u64) -> Vec<(f64, f64)> {
                 reference += (target - reference) / reference;
             }
         }
-        all.push((window.cwnd as f64 / MSS, reference));
+        windows.push((window.cwnd as f64 / MSS, reference));
     }
-    all
+    windows
 }
 
-fn assert_within_a_percent(all: &[(f64, f64)]) {
-    for (round, (ours, theirs)) in all.iter().enumerate() {
+fn assert_within_a_percent(windows: &[(f64, f64)]) {
+    for (round, (ours, reference)) in windows.iter().enumerate() {
         assert!(
-            (ours / theirs - 1.0).abs() < 0.01,
-            "round {round}: {ours} segments, by the formulas {theirs}"
+            (ours / reference - 1.0).abs() < 0.01,
+            "round {round}: {ours} segments, by the formulas {reference}"
         );
     }
 }
 
 #[test]
-fn cubic_is_the_curve_around_a_plateau() {
+fn cubic_follows_the_formulas_around_a_plateau() {
     let mut cubic = Cubic { w_max: 1460 * 1000, cwnd_prior: 1460 * 1000, epoch: None };
-    let all = compare(1460 * 700, &mut cubic, 16);
-    assert_within_a_percent(&all);
-    assert!(all.last().is_some_and(|(ours, _)| *ours > 1100.0), "it goes beyond the plateau");
+    let windows = compare(1460 * 700, &mut cubic, 16);
+    assert_within_a_percent(&windows);
+    assert!(windows.last().is_some_and(|(ours, _)| *ours > 1100.0), "the window grows beyond the plateau");
 }
 
 #[test]
-fn cubic_is_the_curve_without_a_plateau() {
+fn cubic_follows_the_formulas_without_a_plateau() {
     assert_within_a_percent(&compare(1460 * 100, &mut Cubic::default(), 12));
 }
 
 #[test]
-fn cubic_is_at_least_as_fast_as_reno_where_windows_are_small() {
+fn a_small_window_grows_as_with_reno() {
     let mut cubic = Cubic { w_max: 1460 * 20, cwnd_prior: 1460 * 20, epoch: None };
-    let all = compare(1460 * 14, &mut cubic, 3);
-    assert_within_a_percent(&all);
+    assert_within_a_percent(&compare(1460 * 14, &mut cubic, 3));
 }
 
 #[test]
-fn cubic_keeps_seven_tenths() {
+fn cubic_reduces_the_window_to_seven_tenths() {
     let (mut cubic, mut window) = (Cubic::default(), window(1_000_000));
     cubic.on_loss(&mut window, 1_000_000);
-    assert_eq!((window.ssthresh, cubic.w_max, cubic.cwnd_prior), (700_000, 1_000_000, 1_000_000), "§4.6");
+    assert_eq!(
+        (window.ssthresh, cubic.w_max, cubic.cwnd_prior),
+        (700_000, 1_000_000, 1_000_000),
+        "RFC 9438 §4.6"
+    );
 }
 
 #[test]
-fn cubic_counts_the_window_and_not_what_was_in_flight() {
+fn cubic_reduces_the_window_rather_than_the_bytes_in_flight() {
     let (mut cubic, mut large) = (Cubic::default(), window(1_000_000));
     cubic.on_loss(&mut large, 1460);
-    assert_eq!(large.ssthresh, 700_000, "§4.6: the window, which grows only while it is used");
+    assert_eq!(
+        large.ssthresh, 700_000,
+        "RFC 9438 §4.6: allowed, because the window grows only while it is used"
+    );
     let mut small = window(1460);
     cubic.on_loss(&mut small, 1460);
     assert_eq!(small.ssthresh, 2920, "never below two segments");
 }
 
-/// §4.6. Otherwise a bulk transfer after it would need tens of round trips of congestion avoidance.
+/// RFC 9438 §4.6: otherwise a bulk transfer after the message would need tens of round trips of congestion avoidance.
 #[test]
-fn a_single_message_that_is_lost_costs_three_tenths_of_the_window() {
+fn the_loss_of_a_single_message_reduces_the_window_by_three_tenths() {
     for by_timeout in [false, true] {
         let mut trace = Trace::with(&Settings { tail_loss_probe: false, ..Settings::default() }, true);
         trace.at(110).send(1);
         if by_timeout {
-            trace.time_out();
+            trace.wait_for_timeout();
         } else {
             trace.at(200).send(1).at(300).sack(0, &[(1, 2)]);
         }
-        assert_eq!((trace.resend(), trace.recovery.ssthresh()), (Vec::from([(0, 1)]), 7000), "{by_timeout}");
+        assert_eq!(
+            (trace.retransmit(), trace.recovery.ssthresh()),
+            (Vec::from([(0, 1)]), 7000),
+            "by_timeout: {by_timeout}"
+        );
     }
 }
 
-/// RFC 5681 §3.1: what was in flight before an acknowledgement for many segments counts, not what it has left.
+/// RFC 5681 §3.1: the bytes in flight before an acknowledgement for many segments count, not those that it leaves.
 #[test]
-fn what_was_in_flight_before_the_acknowledgement_that_tells_of_the_loss_counts() {
+fn the_threshold_counts_bytes_acknowledged_together_with_the_loss() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).sack(6, &[(7, 10)]);
-    assert_eq!(trace.resend(), [(6, 7)]);
+    assert_eq!(trace.retransmit(), [(6, 7)]);
     assert_eq!(trace.recovery.ssthresh(), 5000, "half of the ten that were in flight (NewReno)");
 }
 
-/// A timeout in recovery counts from the window that the recovery aims at, not from the few segments in the network.
+/// A timeout in recovery reduces the window that the recovery aims at, not the few segments in the network.
 #[test]
-fn a_timeout_in_a_recovery_counts_from_the_threshold() {
+fn a_timeout_in_a_recovery_reduces_the_threshold() {
     let mut trace = Trace::with(&Settings { tail_loss_probe: false, ..Settings::default() }, true);
     trace.at(110).fill();
     trace.at(210).sack(0, &[(5, 10)]);
-    trace.resend();
+    trace.retransmit();
     assert_eq!(trace.recovery.ssthresh(), 7000);
-    trace.time_out();
+    trace.wait_for_timeout();
     assert_eq!(trace.recovery.ssthresh(), 4900);
 }
 
 /// As in Linux: the used part of the window is the most that was in flight in the round.
 #[test]
-fn a_round_that_used_most_of_the_window_lets_it_grow() {
+fn a_round_that_used_most_of_the_window_grows_it() {
     let mut trace = Trace::new();
     trace.at(110).send(9);
     let windows = [2, 4, 6, 8, 9].map(|una| {
         trace.at(210).ack(una);
         trace.recovery.cwnd() / 1000
     });
-    assert_eq!(windows, [12, 14, 16, 18, 18], "until it is twice what was used");
+    assert_eq!(windows, [12, 14, 16, 18, 18], "the window grows to twice the bytes used");
     trace.at(220).send(2).at(320).ack(11);
-    assert_eq!(trace.recovery.cwnd() / 1000, 18, "a round counts by itself");
+    assert_eq!(trace.recovery.cwnd() / 1000, 18, "bytes of an earlier round do not count");
 }
 
 #[test]
-fn what_waits_for_the_window_of_the_peer_is_no_silence() {
+fn waiting_for_the_window_of_the_peer_does_not_count_as_idle() {
     let mut trace = Trace::new();
     trace.at(110).fill();
     trace.at(210).ack(10);
     trace.recovery.on_blocked(ms(10_000));
     trace.recovery.on_idle(ms(10_100));
-    assert_eq!(trace.recovery.cwnd(), 20_000, "RFC 5681 §4.1 means a sender that is silent");
+    assert_eq!(trace.recovery.cwnd(), 20_000, "RFC 5681 §4.1 means a sender without data");
     trace.recovery.on_idle(ms(10_400));
     assert_eq!(trace.recovery.cwnd(), 10_000);
 }
 
 /// RFC 9406: round trips of 100 ms, then a queue that makes them longer.
 #[test]
-fn a_queue_ends_the_first_slow_start_without_a_loss() {
+fn longer_round_trips_end_the_first_slow_start_without_a_loss() {
     let windows = |hystart: bool| {
         let mut trace =
             Trace::with(&Settings { tail_loss_probe: false, hystart, ..Settings::default() }, true);
@@ -294,61 +304,61 @@ fn a_queue_ends_the_first_slow_start_without_a_loss() {
         windows
     };
     assert_eq!(windows(false)[..6], [20, 40, 80, 160, 320, 640].map(|window| (window, false)));
-    let with = windows(true);
-    assert_eq!(with[..2], [(20, false), (40, false)]);
-    assert!(with[4].0 < 200 && !with[4].1, "slower: {with:?}");
-    assert!(with[7].1 && with[7].0 < 300, "and then over: {with:?}");
+    let with_hystart = windows(true);
+    assert_eq!(with_hystart[..2], [(20, false), (40, false)]);
+    assert!(with_hystart[4].0 < 200 && !with_hystart[4].1, "conservative slow start: {with_hystart:?}");
+    assert!(with_hystart[7].1 && with_hystart[7].0 < 300, "slow start should have ended: {with_hystart:?}");
 }
 
 #[test]
-fn cubic_makes_room_for_others_when_it_did_not_come_back() {
+fn cubic_lowers_the_plateau_if_the_window_did_not_reach_it() {
     let mut cubic = Cubic { w_max: 1_000_000, ..Cubic::default() };
     let mut window = window(800_000);
     cubic.on_loss(&mut window, 800_000);
-    assert_eq!(cubic.w_max, 680_000, "§4.7: 0.85");
-    let mut back = Cubic { w_max: 1_000_000, ..Cubic::default() };
+    assert_eq!(cubic.w_max, 680_000, "RFC 9438 §4.7: 0.85 of the window");
+    let mut reached = Cubic { w_max: 1_000_000, ..Cubic::default() };
     window.cwnd = 1_000_000;
-    back.on_loss(&mut window, 1_000_000);
-    assert_eq!(back.w_max, 1_000_000);
+    reached.on_loss(&mut window, 1_000_000);
+    assert_eq!(reached.w_max, 1_000_000);
 }
 
 #[test]
-fn cubic_forgets_the_plateau_with_a_timeout() {
+fn a_timeout_discards_the_plateau_of_cubic() {
     let mut cubic = Cubic { w_max: 1_000_000, ..Cubic::default() };
     let mut window = window(1_000_000);
     cubic.on_timeout(&mut window, 1_000_000);
     assert_eq!((window.ssthresh, cubic.w_max), (700_000, 0));
     window.cwnd = 700_000;
     cubic.on_ack(ms(5000), &mut window, 1460, RTT);
-    let epoch = cubic.epoch.expect("a stage has begun");
-    assert_eq!((epoch.k, epoch.origin), (0, 700_000), "§4.8");
+    let epoch = cubic.epoch.expect("a stage of congestion avoidance");
+    assert_eq!((epoch.k, epoch.origin), (0, 700_000), "RFC 9438 §4.8");
 }
 
 #[test]
-fn for_cubic_no_time_passes_while_the_window_is_not_the_limit() {
+fn the_time_of_cubic_pauses_while_the_window_is_not_the_limit() {
     let (mut cubic, mut window) = (Cubic { w_max: 1_000_000, ..Cubic::default() }, window(700_000));
     cubic.on_ack(ms(1000), &mut window, 1460, RTT);
     cubic.on_unlimited(ms(1100));
     cubic.on_unlimited(ms(30_000));
     let before = window.cwnd;
     cubic.on_ack(ms(60_000), &mut window, 1460, RTT);
-    assert!(window.cwnd < before + 1460, "a minute is no reason to jump (§4.2)");
-    assert_eq!(cubic.epoch.expect("it goes on").start, ms(59_900));
+    assert!(window.cwnd < before + 1460, "an idle minute must not count as growth (RFC 9438 §4.2)");
+    assert_eq!(cubic.epoch.expect("a stage of congestion avoidance").start, ms(59_900));
 }
 
 #[test]
-fn cubic_grows_by_half_at_most_in_a_round_trip() {
+fn cubic_grows_by_at_most_half_per_round_trip() {
     let (mut cubic, mut window) = (Cubic::default(), window(14_600));
     cubic.on_ack(ms(0), &mut window, 1460, RTT);
     let before = window.cwnd;
     for _ in 0..before / 1460 {
         cubic.on_ack(ms(100_000), &mut window, 1460, RTT);
     }
-    assert!(window.cwnd <= before + before / 2 + 1460, "§4.2");
+    assert!(window.cwnd <= before + before / 2 + 1460, "RFC 9438 §4.2");
 }
 
 #[test]
-fn an_idle_connection_keeps_little() {
+fn an_idle_connection_keeps_little_memory() {
     let mut trace = Trace::new();
     trace.at(110).send(2000).at(210).ack(2000);
     assert!(trace.recovery.scoreboard.segments.capacity() <= 16);

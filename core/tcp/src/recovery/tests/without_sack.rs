@@ -3,28 +3,28 @@
 use super::*;
 
 #[test]
-fn the_third_duplicate_sends_the_first_again() {
+fn the_third_duplicate_retransmits_the_first_segment() {
     let mut trace = Trace::without_sack();
     trace.at(110).send(10).at(210).duplicates(2);
-    assert_eq!((trace.resend(), trace.recovery.phase()), (Vec::new(), Phase::Open));
+    assert_eq!((trace.retransmit(), trace.recovery.phase()), (Vec::new(), Phase::Open));
     trace.duplicates(1);
-    assert_eq!((trace.resend(), trace.recovery.phase()), (Vec::from([(0, 1)]), Phase::Recovery));
+    assert_eq!((trace.retransmit(), trace.recovery.phase()), (Vec::from([(0, 1)]), Phase::Recovery));
     assert_eq!(trace.recovery.ssthresh(), 5000);
 }
 
 #[test]
-fn the_first_two_duplicates_let_a_new_segment_out_each() {
+fn the_first_two_duplicates_send_one_new_segment_each() {
     let mut trace = Trace::without_sack();
     trace.at(110).fill();
     trace.at(210).duplicates(1);
-    assert_eq!(trace.fill(), 1, "RFC 3042");
+    assert_eq!(trace.fill(), 1, "limited transmit (RFC 3042)");
     trace.duplicates(1);
     assert_eq!(trace.fill(), 1);
-    assert_eq!(trace.recovery.in_flight(), 12_000, "two beyond the window");
+    assert_eq!(trace.recovery.in_flight(), 12_000, "two segments beyond the window");
 }
 
 #[test]
-fn three_duplicates_of_short_segments_are_three() {
+fn duplicates_are_counted_for_short_segments_as_well() {
     let mut trace = Trace::without_sack();
     for message in 1..=8 {
         trace.recovery.on_sent(ms(110), BASE + 64 * message);
@@ -34,7 +34,7 @@ fn three_duplicates_of_short_segments_are_three() {
 }
 
 #[test]
-fn an_acknowledgement_in_between_counts_duplicates_anew() {
+fn an_acknowledgement_of_new_bytes_resets_the_count_of_duplicates() {
     let mut trace = Trace::without_sack();
     trace.at(110).send(10).at(210).duplicates(2);
     trace.ack(1);
@@ -43,38 +43,38 @@ fn an_acknowledgement_in_between_counts_duplicates_anew() {
 }
 
 #[test]
-fn a_partial_acknowledgement_shows_the_next_hole() {
+fn a_partial_acknowledgement_retransmits_the_next_hole() {
     let mut trace = Trace::without_sack();
     trace.at(110).send(10).at(210).duplicates(3);
-    assert_eq!(trace.resend(), [(0, 1)]);
+    assert_eq!(trace.retransmit(), [(0, 1)]);
     trace.at(310).ack(4);
-    assert_eq!(trace.resend(), [(4, 5)], "RFC 6582 §3.2, step 3");
+    assert_eq!(trace.retransmit(), [(4, 5)], "RFC 6582 §3.2, step 3");
     trace.at(410).ack(7);
-    assert_eq!(trace.resend(), [(7, 8)]);
+    assert_eq!(trace.retransmit(), [(7, 8)]);
     assert!(trace.at(510).ack(10).is_recovered);
     assert_eq!((trace.recovery.cwnd(), trace.recovery.phase()), (5000, Phase::Open));
     assert_eq!(trace.recovery.counters().fast_recoveries, 1, "one reduction for one window of data");
 }
 
 #[test]
-fn further_duplicates_let_new_data_out() {
+fn further_duplicates_send_new_segments() {
     let mut trace = Trace::without_sack();
     trace.at(110).fill();
     trace.at(210).duplicates(3);
-    trace.resend();
+    trace.retransmit();
     let mut sent = 0;
     for _ in 0..6 {
         trace.duplicates(1);
         sent += trace.fill();
     }
-    assert_eq!(sent, 4, "as many as the new window has besides the one sent again");
+    assert_eq!(sent, 4, "as many as the new window holds besides the retransmission");
 }
 
 #[test]
-fn duplicates_by_what_was_sent_again_needlessly_begin_no_other_recovery() {
+fn duplicates_caused_by_retransmissions_start_no_second_recovery() {
     let mut trace = Trace::without_sack();
     trace.at(110).send(6).at(210).duplicates(3);
-    trace.resend();
+    trace.retransmit();
     trace.at(310).ack(6);
     trace.send(4).at(320).duplicates(4);
     assert_eq!(trace.recovery.phase(), Phase::Open, "RFC 6582 §3.2, step 2: not above `recover`");
@@ -84,16 +84,20 @@ fn duplicates_by_what_was_sent_again_needlessly_begin_no_other_recovery() {
 }
 
 #[test]
-fn a_window_of_two_segments_is_the_least() {
+fn the_threshold_is_at_least_two_segments() {
     let mut trace = Trace::without_sack();
     trace.at(110).send(3).at(210).duplicates(3);
     assert_eq!(trace.recovery.ssthresh(), 2000, "RFC 5681, equation 4");
 }
 
 #[test]
-fn sack_blocks_of_a_peer_that_has_no_sack_are_nothing() {
+fn sack_blocks_are_ignored_if_sack_was_not_negotiated() {
     let mut trace = Trace::without_sack();
     trace.at(110).send(10);
     trace.at(210).sack(0, &[(5, 9)]);
-    assert_eq!((trace.recovery.pipe(), trace.recovery.phase()), (9000, Phase::Open), "one duplicate");
+    assert_eq!(
+        (trace.recovery.pipe(), trace.recovery.phase()),
+        (9000, Phase::Open),
+        "only one duplicate is counted"
+    );
 }

@@ -18,7 +18,7 @@ pub const TCP_AT: usize = IP_AT + ipv4::HEADER_BYTES;
 pub fn packet(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; TCP_AT];
     let header = ethernet::Header { target: STACK_MAC, source: PEER_MAC, kind: ethernet::KIND_IPV4 };
-    header.emit(frame.first_chunk_mut().expect("room for it"));
+    header.emit(frame.first_chunk_mut().expect("a buffer for the header"));
     let header = ipv4::Header {
         source,
         target,
@@ -27,9 +27,9 @@ pub fn packet(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, payload: &[u8]) 
         dscp_ecn: 0,
         ident: 0,
         dont_fragment: true,
-        payload_bytes: u16::try_from(payload.len()).expect("a packet's worth"),
+        payload_bytes: u16::try_from(payload.len()).expect("a length within one packet"),
     };
-    header.emit(frame[IP_AT..].first_chunk_mut().expect("room for it"));
+    header.emit(frame[IP_AT..].first_chunk_mut().expect("a buffer for the header"));
     frame.extend_from_slice(payload);
     frame
 }
@@ -41,7 +41,7 @@ pub fn segment(source: Ipv4Addr, header: &Header, payload: &[u8], raw_options: O
     let mut tcp = vec![0; header.header_bytes()];
     tcp.extend_from_slice(payload);
     let pseudo = |bytes: usize| {
-        let bytes = u32::try_from(bytes).expect("a packet's worth");
+        let bytes = u32::try_from(bytes).expect("a length within one packet");
         checksum::pseudo_v4(source, STACK_IP, ipv4::PROTOCOL_TCP, bytes)
     };
     let sum = pseudo(tcp.len());
@@ -60,13 +60,13 @@ pub fn segment(source: Ipv4Addr, header: &Header, payload: &[u8], raw_options: O
 }
 
 /// Corrects the checksums of IPv4 and TCP after a test has changed a frame.
-pub fn mend(frame: &mut [u8]) {
+pub fn fix_checksums(frame: &mut [u8]) {
     let header_bytes = usize::from(frame[IP_AT] & 15) * 4;
     let total = usize::from(u16::from_be_bytes([frame[IP_AT + 2], frame[IP_AT + 3]]));
     if header_bytes < 20 || total < header_bytes + 20 || IP_AT + total > frame.len() {
         return;
     }
-    mend_ip(frame);
+    fix_ip_checksum(frame);
     let address = |at: usize| Ipv4Addr::from([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
     let (source, target, tcp_at) = (address(IP_AT + 12), address(IP_AT + 16), IP_AT + header_bytes);
     let pseudo = checksum::pseudo_v4(source, target, frame[IP_AT + 9], (total - header_bytes) as u32);
@@ -76,7 +76,7 @@ pub fn mend(frame: &mut [u8]) {
 }
 
 /// Corrects the checksum of IPv4; the frame must hold the whole IPv4 header.
-pub fn mend_ip(frame: &mut [u8]) {
+pub fn fix_ip_checksum(frame: &mut [u8]) {
     let end = IP_AT + usize::from(frame[IP_AT] & 15) * 4;
     frame[IP_AT + 10..IP_AT + 12].fill(0);
     let check = checksum::Sum::ZERO.add_bytes(&frame[IP_AT..end]).finish();
@@ -91,8 +91,8 @@ pub fn arp(operation: arp::Operation, sender: (Mac, Ipv4Addr), target_ip: Ipv4Ad
     let packet = arp::Packet { operation, sender_mac: sender.0, sender_ip: sender.1, target_mac, target_ip };
     let mut frame = vec![0; ethernet::HEADER_BYTES + arp::BYTES];
     let header = ethernet::Header { target, source: sender.0, kind: ethernet::KIND_ARP };
-    header.emit(frame.first_chunk_mut().expect("room for it"));
-    packet.emit(frame[ethernet::HEADER_BYTES..].first_chunk_mut().expect("room for it"));
+    header.emit(frame.first_chunk_mut().expect("a buffer for the header"));
+    packet.emit(frame[ethernet::HEADER_BYTES..].first_chunk_mut().expect("a buffer for the header"));
     frame
 }
 

@@ -1,7 +1,7 @@
 //! Tests that read like packet traces: one stack, scripted peers, virtual time.
 //!
-//! Every segment of the stack is checked against the rules that always hold: checksums, the peer's MSS, the application's
-//! bytes, acknowledgements that only rise, a right edge that does not move left, the gate. A test adds one rule.
+//! [`Peer`] checks each segment of the stack against the rules that always hold: checksums, the peer's MSS, the
+//! application's bytes, acknowledgements that only rise, a right edge that does not move left, the gate.
 
 pub mod frame;
 pub mod peer;
@@ -24,24 +24,24 @@ pub use peer::{PEER_CLOCK, Peer};
 pub use segment::*;
 
 /// Ports of the listeners without and with a gate.
-pub const PLAIN: u16 = 80;
-pub const GATED: u16 = 81;
+pub const UNGATED_PORT: u16 = 80;
+pub const GATED_PORT: u16 = 81;
 /// Port of the first peer.
 pub const PEER_PORT: u16 = 4000;
 
-pub fn ms(many: u64) -> Duration {
-    Duration::from_millis(many)
+pub fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
 }
 
-pub fn secs(many: u64) -> Duration {
-    Duration::from_secs(many)
+pub fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
 }
 
-/// Windows of up to 65,535 bytes, so that window fields count bytes unless the peer scales them.
+/// The stack's settings. Windows of up to 65,535 bytes: its window fields count bytes, without a scale.
 pub fn settings() -> Settings {
     let listener = |port, is_gated| Listener { address: SocketAddrV4::new(STACK_IP, port), is_gated };
     Settings {
-        listeners: vec![listener(PLAIN, false), listener(GATED, true)],
+        listeners: vec![listener(UNGATED_PORT, false), listener(GATED_PORT, true)],
         receive_window_max: 65_535,
         ..Settings::new(STACK_MAC, STACK_IP, 24, Key([7; 16]))
     }
@@ -52,8 +52,8 @@ pub struct Trace {
     pub now: Time,
     pub peers: Vec<Peer>,
     current: usize,
-    /// Frames that are not segments to one of the peers.
-    pub others: VecDeque<Vec<u8>>,
+    /// Frames of the stack that are not segments to one of the peers.
+    pub other_frames: VecDeque<Vec<u8>>,
     /// The last frame that the stack has sent, and the Ethernet address to which it sent its last segment.
     pub last_frame: Vec<u8>,
     pub last_segment_to: Mac,
@@ -67,69 +67,69 @@ impl Trace {
         change(&mut settings);
         let now = Time::ZERO + secs(10);
         let listeners = settings.listeners.len() as u16;
-        let mut stack = Stack::new(now, settings).expect("settings that can be");
+        let mut stack = Stack::new(now, settings).expect("valid settings");
         (0..listeners).for_each(|listener| stack.set_listening(listener, true));
-        let peers = vec![Peer::new(PEER_PORT, PLAIN)];
+        let peers = vec![Peer::new(PEER_PORT, UNGATED_PORT)];
         Trace {
             stack,
             now,
             peers,
             current: 0,
-            others: VecDeque::new(),
+            other_frames: VecDeque::new(),
             last_frame: vec![],
             last_segment_to: Mac::ZERO,
             log: String::new(),
         }
     }
 
-    /// The usual beginning: established by a peer without options but MSS, with a window of 65,535 granted.
+    /// A connection that a peer has established with the MSS as its only option; a window of 65,535 bytes is granted.
     pub fn open() -> Trace {
-        Trace::opened_by(|_| {}, syn().mss(1460))
+        Trace::open_with(|_| {}, syn().mss(1460))
     }
 
-    /// The same with SACK.
+    /// [`open`](Self::open) with SACK.
     pub fn open_sack() -> Trace {
-        Trace::opened_by(|_| {}, syn().mss(1460).sack_ok(true))
+        Trace::open_with(|_| {}, syn().mss(1460).sack_ok(true))
     }
 
-    /// The same with SACK and timestamps.
-    pub fn open_stamps() -> Trace {
-        Trace::opened_by(|_| {}, syn().mss(1460).sack_ok(true).stamp(PEER_CLOCK))
+    /// [`open`](Self::open) with SACK and timestamps.
+    pub fn open_timestamps() -> Trace {
+        Trace::open_with(|_| {}, syn().mss(1460).sack_ok(true).timestamp(PEER_CLOCK))
     }
 
-    /// Established by a peer with this SYN.
-    pub fn opened_by(change: impl FnOnce(&mut Settings), syn: Seg) -> Trace {
+    /// A connection established by a peer with this SYN, to a stack with changed settings.
+    pub fn open_with(change: impl FnOnce(&mut Settings), syn: Seg) -> Trace {
         let mut t = Trace::new(change);
         t.establish(syn);
         t.grant(65_535);
         t
     }
 
-    /// Established at the gated listener; the gate is closed.
+    /// A connection established at the gated listener; its gate is closed.
     pub fn open_gated(syn: Seg) -> Trace {
         let mut t = Trace::new(|_| {});
-        t.peers[0].stack_port = GATED;
+        t.peers[0].stack_port = GATED_PORT;
         t.peers[0].gate = Some(1);
         t.establish(syn);
         t.grant(65_535);
         t
     }
 
-    /// The present peer opens a connection with this SYN.
+    /// The selected peer opens a connection with this SYN.
     pub fn establish(&mut self, syn: Seg) {
         let window = syn.window.unwrap_or(u16::MAX);
         self.recv(syn);
         self.expect(syn_ack().ack(1));
         self.recv(ack(1).seq(1).window(window));
-        self.opened();
+        self.expect_opened();
     }
 
-    /// Makes another peer, with a port of its own, the present one; adds it if it is new.
-    pub fn at(&mut self, index: usize) -> &mut Trace {
+    /// Selects the peer that sends and receives from now on; adds it, with a port of its own, if it is new.
+    pub fn select_peer(&mut self, index: usize) -> &mut Trace {
         while self.peers.len() <= index {
-            let many = self.peers.len();
-            let mut peer = Peer::new(PEER_PORT + many as u16, PLAIN);
-            peer.initial = (many as u32).wrapping_mul(0x9e37_79b9);
+            let number = self.peers.len();
+            let mut peer = Peer::new(PEER_PORT + number as u16, UNGATED_PORT);
+            peer.initial = (number as u32).wrapping_mul(0x9e37_79b9);
             self.peers.push(peer);
         }
         self.current = index;
@@ -140,18 +140,18 @@ impl Trace {
         &mut self.peers[self.current]
     }
 
-    /// The first 16 segments of a connection are acknowledged at once: the present peer sends these, a byte each. Its next
-    /// byte is 17.
-    pub fn past_quick_acks(&mut self) {
-        (1..17).for_each(|at| self.recv(many(at, 1)));
-        self.forget();
+    /// The selected peer sends 16 segments of a byte each, which the stack acknowledges at once; later segments are
+    /// acknowledged after a delay. The peer's next byte is 17.
+    pub fn use_up_quick_acks(&mut self) {
+        (1..17).for_each(|at| self.recv(data(at, 1)));
+        self.discard();
     }
 
-    /// Discards the segments and events of the present peer, and other frames.
-    pub fn forget(&mut self) {
+    /// Discards the segments and events of the selected peer, and other frames.
+    pub fn discard(&mut self) {
         self.peer().segments.clear();
         self.peer().events.clear();
-        self.others.clear();
+        self.other_frames.clear();
     }
 
     pub fn log(&self) -> &str {
@@ -162,10 +162,10 @@ impl Trace {
         (self.now.since(Time::ZERO + secs(10)).as_millis()) as u32
     }
 
-    /// The frame of a segment of the present peer, for tests that change it.
+    /// The frame of a segment of the selected peer, for tests that change it.
     pub fn frame_of(&mut self, seg: Seg) -> Vec<u8> {
         let milliseconds = self.milliseconds();
-        self.peer().frame(&seg, milliseconds)
+        self.peer().build_frame(&seg, milliseconds)
     }
 
     /// A segment arrives, alone in its turn.
@@ -194,94 +194,94 @@ impl Trace {
         if let Some(delivery) = self.stack.handle_frame(self.now, frame) {
             let bytes = frame[delivery.range].to_vec();
             let event = StackEvent::Data { end: delivery.end, bytes };
-            self.happened(delivery.conn, event);
+            self.on_event(delivery.conn, event);
         }
         self.poll_events();
     }
 
     fn poll_events(&mut self) {
         while let Some((conn, event)) = self.stack.poll_event() {
-            self.happened(conn, event);
+            self.on_event(conn, event);
         }
     }
 
-    fn happened(&mut self, conn: spillway_transport::Conn, event: StackEvent) {
+    fn on_event(&mut self, conn: spillway_transport::Conn, event: StackEvent) {
         self.note('!', &format!("{event:?}"));
-        let is_its = |peer: &Peer| match &event {
+        let belongs = |peer: &Peer| match &event {
             StackEvent::Opened { peer: address, .. } => *address == SocketAddr::from((peer.ip, peer.port)),
             _ => peer.conn == Some(conn),
         };
-        let Some(index) = self.peers.iter().position(is_its) else { return };
+        let Some(index) = self.peers.iter().position(belongs) else { return };
         let peer = &mut self.peers[index];
         if matches!(event, StackEvent::Opened { .. }) {
             peer.conn = Some(conn);
         }
-        peer.hear(event);
+        peer.on_event(event);
     }
 
-    /// Ends a turn: sends whatever the stack has to send.
+    /// Ends a turn: the stack sends all that it has to send.
     pub fn transmit(&mut self) {
         self.poll_events();
         let mut slot = vec![0; self.stack.frame_bytes_max()];
         while let Some(length) = self.stack.poll_transmit(self.now, &mut slot) {
             let frame = slot[..length].to_vec();
-            self.sent(frame);
+            self.on_frame(frame);
         }
     }
 
-    fn sent(&mut self, frame: Vec<u8>) {
+    fn on_frame(&mut self, frame: Vec<u8>) {
         self.last_frame.clone_from(&frame);
-        let (ethernet, packet) = ethernet::Header::parse(&frame).expect("a frame");
+        let (ethernet, packet) = ethernet::Header::parse(&frame).expect("a valid Ethernet header");
         if ethernet.kind != ethernet::KIND_IPV4 {
             self.note('<', &format!("a frame of kind {:#x}", ethernet.kind));
-            return self.others.push_back(frame);
+            return self.other_frames.push_back(frame);
         }
-        let (ip, _, payload) = ipv4::Header::parse(packet).expect("a packet with the right checksum");
+        let (ip, _, payload) = ipv4::Header::parse(packet).expect("a valid IPv4 header");
         assert_eq!(ip.source, STACK_IP);
         if ip.protocol != ipv4::PROTOCOL_TCP {
             self.note('<', &format!("a packet of protocol {}", ip.protocol));
-            return self.others.push_back(frame);
+            return self.other_frames.push_back(frame);
         }
         let pseudo = checksum::pseudo_v4(ip.source, ip.target, ip.protocol, payload.len() as u32);
-        let (header, _, payload) = tcp::Header::parse(payload, pseudo).expect("with the right checksum");
-        let is_its = |peer: &Peer| peer.ip == ip.target && peer.port == header.target;
-        let Some(index) = self.peers.iter().position(is_its) else {
-            return self.others.push_back(frame);
+        let (header, _, payload) = tcp::Header::parse(payload, pseudo).expect("a valid segment");
+        let belongs = |peer: &Peer| peer.ip == ip.target && peer.port == header.target;
+        let Some(index) = self.peers.iter().position(belongs) else {
+            return self.other_frames.push_back(frame);
         };
         self.last_segment_to = ethernet.target;
-        assert!(ethernet.target == PEER_MAC || !self.peers[index].is_trusted);
+        assert!(ethernet.target == PEER_MAC || !self.peers[index].is_checked);
         match self.peers[index].take(&header, payload, &frame) {
             Ok(seg) => {
                 self.note('<', &format!("{seg}"));
                 self.peers[index].segments.push_back(seg);
             }
-            Err(what) => self.fail(&format!("{what}: {header:?}")),
+            Err(violation) => self.fail(&format!("{violation}: {header:?}")),
         }
     }
 
-    fn note(&mut self, direction: char, what: &str) {
+    fn note(&mut self, direction: char, text: &str) {
         let at = self.now.since(Time::ZERO + secs(10)).as_secs_f64();
         let peer = if self.peers.len() > 1 { format!(" [{}]", self.current) } else { String::new() };
-        writeln!(self.log, "{at:>10.4}{peer} {direction} {what}").expect("a string");
+        writeln!(self.log, "{at:>10.4}{peer} {direction} {text}").unwrap();
     }
 
     /// Fails the test and prints the trace.
     #[track_caller]
-    pub fn fail(&self, what: &str) -> ! {
-        panic!("{what}\nthe trace so far (> to the stack, < from it, ! to the application):\n{}", self.log)
+    pub fn fail(&self, text: &str) -> ! {
+        panic!("{text}\nthe trace so far (> to the stack, < from it, ! to the application):\n{}", self.log)
     }
 
-    /// The stack's next segment is this one.
+    /// Checks that the stack's next segment agrees with this one.
     #[track_caller]
-    pub fn expect(&mut self, wanted: Seg) {
+    pub fn expect(&mut self, expected: Seg) {
         match self.peer().segments.pop_front() {
-            Some(seg) if wanted.agrees_with(&seg) => {}
-            Some(seg) => self.fail(&format!("wanted: {wanted}\n   was: {seg}")),
-            None => self.fail(&format!("wanted: {wanted}\n   was: nothing")),
+            Some(seg) if expected.agrees_with(&seg) => {}
+            Some(seg) => self.fail(&format!("expected: {expected}\n     sent: {seg}")),
+            None => self.fail(&format!("expected: {expected}\n     sent: nothing")),
         }
     }
 
-    /// The stack's next segment, whatever it is.
+    /// Removes and returns the stack's next segment.
     #[track_caller]
     pub fn next(&mut self) -> Seg {
         match self.peer().segments.pop_front() {
@@ -290,7 +290,7 @@ impl Trace {
         }
     }
 
-    /// The last segment that the stack has sent; discards those before it.
+    /// Returns the last segment that the stack has sent, and discards those before it.
     #[track_caller]
     pub fn last(&mut self) -> Seg {
         let last = self.peer().segments.pop_back();
@@ -301,72 +301,74 @@ impl Trace {
         }
     }
 
-    /// The stack has sent nothing more to the present peer.
+    /// Checks that the stack has sent no further segment to the selected peer.
     #[track_caller]
-    pub fn quiet(&mut self) {
+    pub fn expect_nothing_sent(&mut self) {
         if let Some(seg) = self.peer().segments.front().cloned() {
-            self.fail(&format!("wanted: nothing\n   was: {seg}"));
+            self.fail(&format!("expected: nothing\n     sent: {seg}"));
         }
     }
 
-    /// Nothing was sent, and nothing has happened.
+    /// Checks that there is no further segment to the selected peer, and no further event of its connection.
     #[track_caller]
-    pub fn nothing(&mut self) {
-        self.quiet();
-        self.nothing_happens();
+    pub fn expect_nothing(&mut self) {
+        self.expect_nothing_sent();
+        self.expect_no_event();
     }
 
-    /// The stack has sent nothing more, and sends nothing for a day.
+    /// Checks that the stack has sent no further segment, and sends none for a day.
     #[track_caller]
-    pub fn nothing_sent_later(&mut self) {
-        self.quiet();
-        self.pass(secs(86_400));
-        self.quiet();
+    pub fn expect_nothing_sent_later(&mut self) {
+        self.expect_nothing_sent();
+        self.advance(secs(86_400));
+        self.expect_nothing_sent();
     }
 
     #[track_caller]
-    pub fn nothing_happens(&mut self) {
+    pub fn expect_no_event(&mut self) {
         if let Some(event) = self.peer().events.front().cloned() {
-            self.fail(&format!("wanted: nothing\n   was: {event:?}"));
+            self.fail(&format!("expected: no event\n     was: {event:?}"));
         }
     }
 
     #[track_caller]
-    pub fn event(&mut self, wanted: StackEvent) {
+    pub fn expect_event(&mut self, expected: StackEvent) {
         match self.peer().events.pop_front() {
-            Some(event) if event == wanted => {}
-            event => self.fail(&format!("wanted: {wanted:?}\n   was: {event:?}")),
+            Some(event) if event == expected => {}
+            event => self.fail(&format!("expected: {expected:?}\n     was: {event:?}")),
         }
     }
 
     #[track_caller]
-    pub fn opened(&mut self) {
+    pub fn expect_opened(&mut self) {
         match self.peer().events.pop_front() {
             Some(StackEvent::Opened { .. }) => {}
-            event => self.fail(&format!("wanted: that it is established\n   was: {event:?}")),
+            event => self.fail(&format!("expected: Opened\n     was: {event:?}")),
         }
     }
 
     #[track_caller]
-    pub fn hears(&mut self, bytes: impl AsRef<[u8]>) {
+    pub fn expect_data(&mut self, bytes: impl AsRef<[u8]>) {
         match self.peer().events.pop_front() {
-            Some(StackEvent::Data { bytes: heard, .. }) if heard == bytes.as_ref() => {}
-            event => self.fail(&format!("wanted: {:?}\n   was: {event:?}", bytes.as_ref().escape_ascii())),
+            Some(StackEvent::Data { bytes: received, .. }) if received == bytes.as_ref() => {}
+            event => {
+                self.fail(&format!("expected: {:?}\n     was: {event:?}", bytes.as_ref().escape_ascii()))
+            }
         }
     }
 
     #[track_caller]
-    pub fn finished(&mut self) {
-        self.event(StackEvent::Finished);
+    pub fn expect_finished(&mut self) {
+        self.expect_event(StackEvent::Finished);
     }
 
     #[track_caller]
-    pub fn lost(&mut self, reason: LostReason) {
-        self.event(StackEvent::Lost(reason));
+    pub fn expect_lost(&mut self, reason: LostReason) {
+        self.expect_event(StackEvent::Lost(reason));
     }
 
     /// Advances the time, and handles timeouts when they are due.
-    pub fn pass(&mut self, time: Duration) {
+    pub fn advance(&mut self, time: Duration) {
         let end = self.now + time;
         for _ in 0..100_000 {
             let Some(at) = self.stack.poll_timeout().filter(|at| *at <= end) else {
@@ -377,7 +379,7 @@ impl Trace {
             self.stack.handle_timeout(self.now);
             self.transmit();
         }
-        self.fail("the stack wants to be called for ever")
+        self.fail("the stack should not be due without end")
     }
 
     /// Advances the time until the stack sends something, for a day at most; returns how long that took.
@@ -387,7 +389,7 @@ impl Trace {
         while self.peer().segments.is_empty() {
             let next = self.stack.poll_timeout();
             let Some(at) = next.filter(|at| at.since(begun) < secs(86_400)) else {
-                self.fail("the stack will never send anything")
+                self.fail("the stack should send within a day")
             };
             self.now = self.now.max(at);
             self.stack.handle_timeout(self.now);
@@ -400,20 +402,21 @@ impl Trace {
         self.peers[self.current].conn.unwrap_or_else(|| self.fail("there is no connection"))
     }
 
-    /// The stack learns the peers' Ethernet address.
-    pub fn introduce(&mut self) {
-        let known = frame::arp(spillway_wire::packet::arp::Operation::Request, (PEER_MAC, PEER_IP), STACK_IP);
-        self.handle(&known);
+    /// Announces the peers' Ethernet address to the stack, by an ARP request.
+    pub fn announce_mac(&mut self) {
+        let request =
+            frame::arp(spillway_wire::packet::arp::Operation::Request, (PEER_MAC, PEER_IP), STACK_IP);
+        self.handle(&request);
         self.transmit();
-        self.others.clear();
+        self.other_frames.clear();
     }
 
-    /// The application connects to the present peer, whose Ethernet address is known.
+    /// The application connects to the selected peer, whose Ethernet address is known.
     pub fn connect(&mut self) {
         self.note('!', "connect");
-        self.introduce();
+        self.announce_mac();
         let (ip, port) = (self.peer().ip, self.peer().port);
-        let conn = self.stack.connect(self.now, SocketAddr::from((ip, port))).expect("room for it");
+        let conn = self.stack.connect(self.now, SocketAddr::from((ip, port))).expect("room for a connection");
         self.peer().conn = Some(conn);
         self.transmit();
     }
@@ -432,9 +435,9 @@ impl Trace {
         self.transmit();
     }
 
-    /// The application sends `count` more bytes of its pattern; all must be taken.
-    pub fn say(&mut self, count: usize) {
-        let from = self.peer().said.len() as i64 + 1;
+    /// The application sends `count` more bytes of its [`pattern`]; the stack must accept all of them.
+    pub fn send_pattern(&mut self, count: usize) {
+        let from = self.peer().sent.len() as i64 + 1;
         self.send(pattern(from, count));
     }
 
@@ -442,9 +445,9 @@ impl Trace {
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let bytes = bytes.as_ref();
         self.note('!', &format!("send {}", bytes.len()));
-        self.peer().said.extend_from_slice(bytes);
-        let taken = self.stack.send(self.conn(), bytes);
-        assert_eq!(taken, bytes.len(), "there is room for all of it");
+        self.peer().sent.extend_from_slice(bytes);
+        let accepted = self.stack.send(self.conn(), bytes);
+        assert_eq!(accepted, bytes.len(), "the send buffer should have room for all bytes");
         self.transmit();
     }
 
@@ -460,26 +463,26 @@ impl Trace {
         self.transmit();
     }
 
-    /// Exports the connection and imports it again, as bytes; `change` may alter its state.
-    pub fn moves(&mut self, change: impl FnOnce(&mut ConnectionState)) {
-        self.introduce();
-        let mut state = self.stack.export(self.now, self.conn()).expect("one that can move");
+    /// Exports the connection, changes its state, encodes and decodes the state, and imports it again.
+    pub fn export_and_import(&mut self, change: impl FnOnce(&mut ConnectionState)) {
+        self.announce_mac();
+        let mut state = self.stack.export(self.now, self.conn()).expect("an established connection");
         change(&mut state);
-        self.comes(&state);
+        self.import_state(&state);
     }
 
-    /// The same, if the connection can be exported now.
-    pub fn moves_if_it_can(&mut self) {
+    /// [`export_and_import`](Self::export_and_import), if the connection can be exported now.
+    pub fn try_export_and_import(&mut self) {
         if let Ok(state) = self.stack.export(self.now, self.conn()) {
-            self.comes(&state);
+            self.import_state(&state);
         }
     }
 
-    fn comes(&mut self, state: &ConnectionState) {
-        self.note('!', "moves");
+    fn import_state(&mut self, state: &ConnectionState) {
+        self.note('!', "import");
         let mut bytes = Vec::new();
         state.emit(&mut bytes);
-        let state = ConnectionState::parse(&bytes).expect("what was written is read");
+        let state = ConnectionState::parse(&bytes).expect("a valid encoded state");
         match self.stack.import(self.now, &state) {
             Ok(moved) => self.peer().conn = Some(moved),
             Err(error) => self.fail(&format!("{error}: {state:?}")),

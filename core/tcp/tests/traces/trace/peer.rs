@@ -1,4 +1,4 @@
-//! One scripted peer: the numbers that make its traces relative, and the checks of all segments that it receives.
+//! One scripted peer: the initial numbers that make its traces relative, and the checks of all segments to it.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -10,7 +10,7 @@ use spillway_wire::packet::tcp::{Flags, Header, Options, SackBlocks, Timestamps}
 use super::frame::{self, PEER_IP, TCP_AT};
 use super::segment::Seg;
 
-/// The peer's clock at the beginning.
+/// The peer's first timestamp.
 pub const PEER_CLOCK: u32 = 1000;
 
 pub struct Peer {
@@ -24,27 +24,28 @@ pub struct Peer {
     pub nxt: i64,
     pub stack_nxt: i64,
     /// Both SYNs had the timestamps option.
-    pub has_stamps: bool,
-    offers_stamps: bool,
+    pub has_timestamps: bool,
+    offers_timestamps: bool,
     clock: u32,
     pub mss: Option<u16>,
     scales: [Option<u8>; 2],
     stack_clock_first: Option<u32>,
     stack_clock: u32,
-    told_ack: i64,
-    told_edge: i64,
-    /// Segments for the peer and events for the application that the test has not taken yet.
+    /// The stack's last acknowledgement number, and the right edge of its window.
+    acknowledged: i64,
+    right_edge: i64,
+    /// Segments for the peer and events for the application that the test has not checked yet.
     pub segments: VecDeque<Seg>,
     pub events: VecDeque<StackEvent>,
     /// Bytes that the application has received from this peer, and those that it has sent.
-    pub heard: Vec<u8>,
-    pub said: Vec<u8>,
-    /// Bytes that the application has received before `heard`.
-    pub passed: u64,
-    /// How far the gate is open, if there is one.
+    pub received: Vec<u8>,
+    pub sent: Vec<u8>,
+    /// Number of bytes that the application received before those in `received`.
+    pub received_before: u64,
+    /// The highest number that the stack may acknowledge, if the connection has a gate.
     pub gate: Option<i64>,
-    /// Whether the stack's segments are checked; not where frames are forged.
-    pub is_trusted: bool,
+    /// Whether the stack's segments are checked; off in tests that forge frames.
+    pub is_checked: bool,
 }
 
 impl Peer {
@@ -58,22 +59,22 @@ impl Peer {
             conn: None,
             nxt: 0,
             stack_nxt: 0,
-            has_stamps: false,
-            offers_stamps: false,
+            has_timestamps: false,
+            offers_timestamps: false,
             clock: PEER_CLOCK,
             mss: None,
             scales: [None; 2],
             stack_clock_first: None,
             stack_clock: 0,
-            told_ack: i64::MIN,
-            told_edge: i64::MIN,
+            acknowledged: i64::MIN,
+            right_edge: i64::MIN,
             segments: VecDeque::new(),
             events: VecDeque::new(),
-            heard: Vec::new(),
-            said: Vec::new(),
-            passed: 0,
+            received: Vec::new(),
+            sent: Vec::new(),
+            received_before: 0,
             gate: None,
-            is_trusted: true,
+            is_checked: true,
         }
     }
 
@@ -88,15 +89,16 @@ impl Peer {
     }
 
     /// The frame of a segment of this peer; fields that the test has not set are filled in.
-    pub fn frame(&mut self, seg: &Seg, milliseconds: u32) -> Vec<u8> {
+    pub fn build_frame(&mut self, seg: &Seg, milliseconds: u32) -> Vec<u8> {
         let low = |initial: u32, number: i64| initial.wrapping_add(number as u32);
         let flags = seg.flags.unwrap_or(Flags::ACK);
         let payload = seg.payload.clone().unwrap_or_default();
         let seq = seg.seq.unwrap_or(self.nxt);
         let has_ack = flags.contains(Flags::ACK);
         let acked = if has_ack { low(self.stack_initial(), seg.ack.unwrap_or(self.stack_nxt)) } else { 0 };
-        let stamp =
-            seg.stamp.unwrap_or_else(|| self.has_stamps.then_some(self.clock.wrapping_add(milliseconds)));
+        let timestamp = seg
+            .timestamp
+            .unwrap_or_else(|| self.has_timestamps.then_some(self.clock.wrapping_add(milliseconds)));
         let echo = seg.echo.map(|echo| self.stack_clock_first.unwrap_or(0).wrapping_add(echo));
         let echo = echo.unwrap_or(if has_ack { self.stack_clock } else { 0 });
         let mut sack = SackBlocks::default();
@@ -107,13 +109,13 @@ impl Peer {
             mss: seg.mss.flatten(),
             window_scale: seg.scale.flatten(),
             sack_permitted: seg.sack_permitted.unwrap_or(false),
-            timestamps: stamp.map(|value| Timestamps { value, echo }),
+            timestamps: timestamp.map(|value| Timestamps { value, echo }),
             sack,
         };
         let options = seg.raw_options.as_deref().map_or(options, Options::parse);
         if flags.contains(Flags::SYN) {
-            self.clock = stamp.map_or(PEER_CLOCK, |stamp| stamp.wrapping_sub(milliseconds));
-            (self.offers_stamps, self.mss) =
+            self.clock = timestamp.map_or(PEER_CLOCK, |timestamp| timestamp.wrapping_sub(milliseconds));
+            (self.offers_timestamps, self.mss) =
                 (options.timestamps.is_some(), options.mss.filter(|mss| *mss > 0));
             self.scales[0] = options.window_scale;
         }
@@ -134,36 +136,37 @@ impl Peer {
         frame::segment(self.ip, &header, &payload, seg.raw_options.as_deref())
     }
 
-    /// Takes a segment of the stack and returns it as a test sees it, or which rule it breaks.
+    /// Receives a segment of the stack. Returns it with relative numbers, or the rule that it breaks.
     pub fn take(&mut self, header: &Header, payload: &[u8], frame: &[u8]) -> Result<Seg, String> {
         let has = |flag| header.flags.contains(flag);
         if has(Flags::SYN) {
             let initial = *self.stack_initial.get_or_insert(header.seq);
             if initial != header.seq {
-                // Another incarnation of the connection.
+                // A new connection with the same ports.
                 (self.stack_initial, self.stack_nxt) = (Some(header.seq), 0);
-                (self.told_ack, self.told_edge) = (i64::MIN, i64::MIN);
+                (self.acknowledged, self.right_edge) = (i64::MIN, i64::MIN);
             }
             self.stack_port = header.source;
             self.scales[1] = header.options.window_scale;
-            self.has_stamps = self.offers_stamps && header.options.timestamps.is_some();
+            self.has_timestamps = self.offers_timestamps && header.options.timestamps.is_some();
         }
-        if let Some(stamps) = header.options.timestamps {
-            self.stack_clock = stamps.value;
-            self.stack_clock_first.get_or_insert(stamps.value);
+        if let Some(timestamps) = header.options.timestamps {
+            self.stack_clock = timestamps.value;
+            self.stack_clock_first.get_or_insert(timestamps.value);
         }
         let relative = |initial: u32, number: u32| i64::from(number.wrapping_sub(initial).cast_signed());
         let of_stack = |number| relative(self.stack_initial(), number);
         let of_peer = |number| relative(self.initial, number);
-        let clock = |stamps: Timestamps| stamps.value.wrapping_sub(self.stack_clock_first.unwrap_or(0));
+        let clock =
+            |timestamps: Timestamps| timestamps.value.wrapping_sub(self.stack_clock_first.unwrap_or(0));
         let mut seg = Seg::of(header, payload);
         seg.seq = Some(of_stack(header.seq));
         seg.ack = has(Flags::ACK).then(|| of_peer(header.ack));
-        seg.stamp = Some(header.options.timestamps.map(clock));
-        seg.echo = header.options.timestamps.map(|stamps| stamps.echo);
+        seg.timestamp = Some(header.options.timestamps.map(clock));
+        seg.echo = header.options.timestamps.map(|timestamps| timestamps.echo);
         let blocks = header.options.sack.as_slice().iter();
         seg.sack = Some(blocks.map(|(from, to)| (of_peer(*from), of_peer(*to))).collect());
-        if self.is_trusted {
+        if self.is_checked {
             self.check(&seg, header, frame.len() - TCP_AT)?;
         } else {
             self.stack_nxt = seg.seq.unwrap_or(0) + payload.len() as i64;
@@ -174,13 +177,13 @@ impl Peer {
     /// Checks the rules for every segment of the stack.
     fn check(&mut self, seg: &Seg, header: &Header, tcp_bytes: usize) -> Result<(), String> {
         let has = |flag| header.flags.contains(flag);
-        let ensure = |is_right: bool, what: &str| is_right.then_some(()).ok_or(what.to_owned());
+        let ensure = |is_right: bool, violation: &str| is_right.then_some(()).ok_or(violation.to_owned());
         let (seq, bytes) = (seg.seq.unwrap_or(0), seg.payload.as_deref().unwrap_or_default());
         let mss = usize::from(self.mss.unwrap_or(536).max(88)) + 20;
-        ensure(bytes.is_empty() || tcp_bytes <= mss, "larger than the peer takes (MUST-16)")?;
+        ensure(bytes.is_empty() || tcp_bytes <= mss, "larger than the peer's MSS (MUST-16)")?;
         if !bytes.is_empty() {
-            let said = usize::try_from(seq - 1).ok().and_then(|at| self.said.get(at..at + bytes.len()));
-            ensure(said == Some(bytes), "these are not the application's bytes")?;
+            let sent = usize::try_from(seq - 1).ok().and_then(|at| self.sent.get(at..at + bytes.len()));
+            ensure(sent == Some(bytes), "bytes differ from the application's")?;
         }
         if has(Flags::RST) {
             return Ok(());
@@ -191,28 +194,28 @@ impl Peer {
         let controls = i64::from(has(Flags::SYN)) + i64::from(has(Flags::FIN));
         self.stack_nxt = self.stack_nxt.max(seq + bytes.len() as i64 + controls);
         let Some(ack) = seg.ack else { return ensure(has(Flags::SYN), "without ACK (§3.10.7.4)") };
-        ensure(ack <= self.nxt, "acknowledges what was never sent")?;
-        ensure(ack >= self.told_ack, "acknowledges less than before")?;
+        ensure(ack <= self.nxt, "acknowledges bytes never sent")?;
+        ensure(ack >= self.acknowledged, "acknowledges less than before")?;
         if let Some(gate) = self.gate {
             ensure(ack <= gate.max(1), "acknowledges beyond the gate")?;
-            let is_held = |(_, to): &(i64, i64)| *to > gate.max(1) && *to <= self.heard.len() as i64 + 1;
-            ensure(!seg.sack.iter().flatten().any(is_held), "tells what the gate holds back")?;
+            let is_held = |(_, to): &(i64, i64)| *to > gate.max(1) && *to <= self.received.len() as i64 + 1;
+            ensure(!seg.sack.iter().flatten().any(is_held), "reports bytes behind the gate by SACK")?;
         }
         let both = self.scales[0].and(self.scales[1]).unwrap_or(0);
         let shift = if has(Flags::SYN) { 0 } else { both };
         let edge = ack + (i64::from(header.window) << shift);
-        // RFC 7323 §2.4: by less than a unit it may move left.
-        ensure(edge + (1 << shift) > self.told_edge, "the window's right edge moves left (§3.8.6.2.1)")?;
-        (self.told_ack, self.told_edge) = (ack, edge);
+        // RFC 7323 §2.4: the edge may move left by less than a unit of the scale.
+        ensure(edge + (1 << shift) > self.right_edge, "the window's right edge moves left (§3.8.6.2.1)")?;
+        (self.acknowledged, self.right_edge) = (ack, edge);
         Ok(())
     }
 
-    /// Takes an event of this peer's connection, and gathers its bytes.
-    pub fn hear(&mut self, event: StackEvent) {
+    /// Keeps an event of this peer's connection for the test, and appends its bytes to `received`.
+    pub fn on_event(&mut self, event: StackEvent) {
         if let StackEvent::Data { end, bytes } = &event {
-            self.heard.extend_from_slice(bytes);
-            let offset = self.passed + self.heard.len() as u64;
-            assert!(!self.is_trusted || *end == offset, "the stream offset after the bytes");
+            self.received.extend_from_slice(bytes);
+            let offset = self.received_before + self.received.len() as u64;
+            assert!(!self.is_checked || *end == offset, "wrong stream offset after the bytes");
         }
         self.events.push_back(event);
     }

@@ -1,11 +1,11 @@
-//! A segment as a test writes it: fields that are not set are filled in when it is received, and not compared when it is
-//! expected.
+//! A segment as a test writes it: fields that are not set are filled in when it is received, and not compared when it
+//! is expected.
 
 use std::fmt;
 
 use spillway_wire::packet::tcp::{Flags, Header};
 
-/// Numbers are relative: 0 for the SYN, 1 for the first byte. `window` is the field on the wire.
+/// Sequence numbers are relative: 0 for the SYN, 1 for the first byte. `window` is the field on the wire.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seg {
     pub flags: Option<Flags>,
@@ -19,8 +19,8 @@ pub struct Seg {
     pub scale: Option<Option<u8>>,
     pub sack_permitted: Option<bool>,
     /// The sender's timestamp. The stack's is relative to its first one.
-    pub stamp: Option<Option<u32>>,
-    /// The echoed timestamp. One of the stack's is relative, too.
+    pub timestamp: Option<Option<u32>>,
+    /// The echoed timestamp; an echo of the stack's timestamp is relative, too.
     pub echo: Option<u32>,
     pub sack: Option<Vec<(i64, i64)>>,
     /// Raw bytes in place of all options above.
@@ -50,8 +50,8 @@ pub fn bytes(seq: i64, payload: impl AsRef<[u8]>) -> Seg {
     Seg { flags: Some(Flags::ACK), seq: Some(seq), payload, ..Seg::default() }
 }
 
-/// `count` bytes, each the low byte of its sequence number.
-pub fn many(seq: i64, count: usize) -> Seg {
+/// A segment with `count` bytes of the [`pattern`].
+pub fn data(seq: i64, count: usize) -> Seg {
     bytes(seq, pattern(seq, count))
 }
 
@@ -133,13 +133,13 @@ impl Seg {
         self
     }
 
-    pub fn stamp(mut self, clock: u32) -> Seg {
-        self.stamp = Some(Some(clock));
+    pub fn timestamp(mut self, clock: u32) -> Seg {
+        self.timestamp = Some(Some(clock));
         self
     }
 
-    pub fn no_stamp(mut self) -> Seg {
-        self.stamp = Some(None);
+    pub fn no_timestamp(mut self) -> Seg {
+        self.timestamp = Some(None);
         self
     }
 
@@ -160,8 +160,8 @@ impl Seg {
 
     /// Whether all fields that a test has set are equal in `other`. PSH is a field of its own.
     pub fn agrees_with(&self, other: &Seg) -> bool {
-        fn same<T: PartialEq>(named: &Option<T>, real: &Option<T>) -> bool {
-            named.is_none() || named == real
+        fn same<T: PartialEq>(expected: &Option<T>, sent: &Option<T>) -> bool {
+            expected.is_none() || expected == sent
         }
         same(&self.flags, &other.flags)
             && same(&self.is_pushed, &other.is_pushed)
@@ -173,7 +173,7 @@ impl Seg {
             && same(&self.mss, &other.mss)
             && same(&self.scale, &other.scale)
             && same(&self.sack_permitted, &other.sack_permitted)
-            && same(&self.stamp, &other.stamp)
+            && same(&self.timestamp, &other.timestamp)
             && same(&self.echo, &other.echo)
             && same(&self.sack, &other.sack)
     }
@@ -228,8 +228,8 @@ impl fmt::Display for Seg {
         if self.sack_permitted == Some(true) {
             write!(f, " sackOK")?;
         }
-        if let Some(Some(stamp)) = self.stamp {
-            write!(f, " stamp {stamp}")?;
+        if let Some(Some(timestamp)) = self.timestamp {
+            write!(f, " timestamp {timestamp}")?;
         }
         if let Some(echo) = self.echo {
             write!(f, " echo {echo}")?;

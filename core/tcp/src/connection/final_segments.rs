@@ -1,4 +1,4 @@
-//! Segments for the time after a connection, and reactions to ICMP errors.
+//! Segments that are sent after the end of a connection, and reactions to ICMP errors.
 
 use spillway_transport::{LostReason, Time};
 use spillway_wire::packet::tcp::{self, Flags};
@@ -11,7 +11,7 @@ const MTU_MIN: u16 = 552;
 
 /// Segments that may be sent after a connection is over.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LastWords {
+pub(crate) struct FinalSegments {
     /// Acknowledges everything received.
     pub(crate) acknowledgement: tcp::Header,
     /// The acknowledgement is still owed to the peer.
@@ -19,27 +19,27 @@ pub(crate) struct LastWords {
     /// Resets the connection.
     pub(crate) reset: tcp::Header,
     /// TS.Recent, if timestamps were negotiated.
-    pub(crate) stamps: Option<u32>,
+    pub(crate) ts_recent: Option<u32>,
 }
 
 impl Connection {
-    pub(crate) fn last_words(&self, now: Time) -> LastWords {
+    pub(crate) fn final_segments(&self, now: Time) -> FinalSegments {
         let mut acknowledgement =
-            self.header(now, self.recovery.nxt(), tcp::Flags::NONE, self.receiving.told());
+            self.header(now, self.recovery.nxt(), tcp::Flags::NONE, self.receiving.to_advertise());
         acknowledgement.options.sack = tcp::SackBlocks::default();
         let flags = Flags::RST | Flags::ACK;
         // RFC 7323 §3.2: a reset has timestamps, too, if they were negotiated; some hosts drop resets without them.
         let options =
             tcp::Options { timestamps: acknowledgement.options.timestamps, ..tcp::Options::default() };
-        LastWords {
+        FinalSegments {
             acknowledgement,
             is_due: self.acking.is_due,
             reset: tcp::Header { flags, window: 0, options, ..acknowledgement },
-            stamps: self.agreed.stamps.map(|stamps| stamps.recent),
+            ts_recent: self.agreed.timestamps.map(|ours| ours.recent),
         }
     }
 
-    /// Whether the peer has opened the connection, or has answered.
+    /// Whether the peer has sent a valid segment of this connection.
     pub(crate) fn is_begun(&self) -> bool {
         self.state != State::SynSent
     }
@@ -53,13 +53,13 @@ impl Connection {
         self.lost
     }
 
-    /// Ends the connection for a reason that the stack knows.
+    /// Ends the connection for a reason outside of it.
     pub(crate) fn fail(&mut self, reason: LostReason) {
         self.lose(reason);
     }
 
-    /// Counts our SYN as sent: it was a cookie.
-    pub(crate) fn answered_by_cookie(&mut self, now: Time) {
+    /// Counts our SYN as sent, because the stack has sent it as a cookie.
+    pub(crate) fn count_cookie_as_syn(&mut self, now: Time) {
         self.recovery.on_sent(now, crate::seq::FIRST + 1, &mut self.timers);
     }
 
@@ -69,7 +69,7 @@ impl Connection {
     }
 
     /// Whether this sequence number was sent and is not acknowledged (RFC 5927 §4.1).
-    pub(crate) fn is_on_its_way(&self, seq: u32) -> bool {
+    pub(crate) fn is_in_flight(&self, seq: u32) -> bool {
         let seq = self.base.expand(seq, self.recovery.una());
         (self.recovery.una()..self.recovery.nxt()).contains(&seq)
     }

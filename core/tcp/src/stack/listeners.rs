@@ -1,0 +1,159 @@
+//! Addresses and ports at which peers may connect.
+
+use alloc::vec::Vec;
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+use hashbrown::HashMap;
+
+use crate::hasher::{Keyed, keyed};
+use crate::isn::Key;
+use crate::settings::{Listener, Settings};
+
+/// The listeners of one stack, by index and by address.
+#[derive(Debug)]
+pub(super) struct Listeners {
+    slots: Vec<Option<Slot>>,
+    by_address: HashMap<SocketAddrV4, u16, Keyed>,
+    /// How many listeners have each port.
+    ports: HashMap<u16, u32, Keyed>,
+    /// The addresses of all listeners, and the one of opened connections: few.
+    addresses: Vec<Ipv4Addr>,
+    own_address: Ipv4Addr,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    listener: Listener,
+    is_open: bool,
+}
+
+impl Listeners {
+    /// The listeners of the settings, closed.
+    pub(super) fn new(settings: &Settings, key: Key) -> Listeners {
+        let mut listeners = Listeners {
+            slots: Vec::new(),
+            by_address: HashMap::with_hasher(keyed(key)),
+            ports: HashMap::with_hasher(keyed(key)),
+            addresses: Vec::new(),
+            own_address: settings.address,
+        };
+        for (index, listener) in (0_u16..).zip(&settings.listeners) {
+            listeners.set(index, Some(*listener));
+        }
+        listeners.update_addresses();
+        listeners
+    }
+
+    /// Replaces the listener of an index by a closed one, or by none. Of several at one address, the last one counts.
+    pub(super) fn set(&mut self, index: u16, listener: Option<Listener>) {
+        let at = usize::from(index);
+        if self.slots.len() <= at {
+            self.slots.resize(at + 1, None);
+        }
+        if let Some(Slot { listener, .. }) = self.slots[at].take() {
+            if self.by_address.get(&listener.address) == Some(&index) {
+                self.by_address.remove(&listener.address);
+            }
+            if let Some(count) = self.ports.get_mut(&listener.address.port()) {
+                *count -= 1;
+                if *count == 0 {
+                    self.ports.remove(&listener.address.port());
+                }
+            }
+        }
+        if let Some(listener) = listener {
+            self.slots[at] = Some(Slot { listener, is_open: false });
+            self.by_address.insert(listener.address, index);
+            *self.ports.entry(listener.address.port()).or_insert(0) += 1;
+        }
+        self.update_addresses();
+    }
+
+    /// Opens or closes a listener.
+    pub(super) fn set_open(&mut self, index: u16, is_open: bool) {
+        if let Some(Some(slot)) = self.slots.get_mut(usize::from(index)) {
+            slot.is_open = is_open;
+        }
+    }
+
+    /// The open listener at an address, with its index.
+    pub(super) fn open_at(&self, address: SocketAddrV4) -> Option<(u16, Listener)> {
+        let index = *self.by_address.get(&address)?;
+        let slot = self.slots.get(usize::from(index)).copied().flatten()?;
+        slot.is_open.then_some((index, slot.listener))
+    }
+
+    /// Whether there is a listener of this index, open or closed.
+    pub(super) fn contains(&self, index: u16) -> bool {
+        matches!(self.slots.get(usize::from(index)), Some(Some(_)))
+    }
+
+    /// Whether a listener has this port.
+    pub(super) fn has_port(&self, port: u16) -> bool {
+        self.ports.contains_key(&port)
+    }
+
+    /// Whether an address is the stack's own.
+    #[inline]
+    pub(super) fn has_address(&self, ip: Ipv4Addr) -> bool {
+        self.addresses.contains(&ip)
+    }
+
+    fn update_addresses(&mut self) {
+        self.addresses.clear();
+        self.addresses.push(self.own_address);
+        let of_listeners = self.slots.iter().flatten().map(|slot| *slot.listener.address.ip());
+        self.addresses.extend(of_listeners);
+        self.addresses.sort_unstable();
+        self.addresses.dedup();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spillway_wire::packet::ethernet::Mac;
+
+    fn listener(text: &str) -> Listener {
+        Listener { address: text.parse().expect("address"), is_gated: false }
+    }
+
+    fn listeners() -> Listeners {
+        let own = Ipv4Addr::new(10, 0, 0, 1);
+        let mut settings = Settings::new(Mac([2, 0, 0, 0, 0, 1]), own, 24, Key([7; 16]));
+        settings.listeners.push(listener("10.0.0.1:80"));
+        Listeners::new(&settings, Key([7; 16]))
+    }
+
+    #[test]
+    fn listeners_are_closed_until_they_are_opened() {
+        let mut listeners = listeners();
+        let first = listener("10.0.0.1:80");
+        assert_eq!(listeners.open_at(first.address), None);
+        listeners.set_open(0, true);
+        assert_eq!(listeners.open_at(first.address), Some((0, first)));
+        listeners.set_open(0, false);
+        listeners.set_open(7, true);
+        assert_eq!((listeners.open_at(first.address), listeners.contains(7)), (None, false));
+    }
+
+    #[test]
+    fn addresses_and_ports_follow_the_listeners() {
+        let mut listeners = listeners();
+        let second = listener("10.0.0.2:80");
+        listeners.set(3, Some(second));
+        listeners.set_open(3, true);
+        assert_eq!(listeners.open_at(second.address), Some((3, second)));
+        assert!(listeners.has_address(*second.address.ip()) && listeners.has_port(80));
+        assert!(!listeners.contains(1) && listeners.contains(3));
+        listeners.set(3, None);
+        assert_eq!(listeners.open_at(second.address), None);
+        assert!(
+            !listeners.has_address(*second.address.ip()) && listeners.has_port(80),
+            "the first one is left"
+        );
+        listeners.set(0, None);
+        assert!(!listeners.has_port(80));
+        assert!(listeners.has_address(Ipv4Addr::new(10, 0, 0, 1)), "the address of opened connections stays");
+    }
+}

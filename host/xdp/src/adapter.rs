@@ -1,0 +1,127 @@
+//! An interface that the user-level stack shares with the kernel: a steering program, and a socket at each queue.
+
+use std::fmt;
+use std::os::fd::AsFd;
+
+use spillway_bpf::{AttachError, Attachment, BpfError, Mode, QUEUES_MAX, Steer};
+
+use crate::interface::{Interface, InterfaceError};
+use crate::socket::{Socket, SocketError, SocketOptions};
+
+/// An interface with a steering program. All other traffic passes to the kernel as before. Dropping the adapter detaches the
+/// program: the kernel then answers the stack's packets with resets.
+#[derive(Debug)]
+pub struct Adapter {
+    interface: Interface,
+    /// Dropped before the sockets: without them, the program would drop the stack's packets instead of passing them.
+    attachment: Attachment,
+    steer: Steer,
+    sockets: Vec<Socket>,
+}
+
+/// Why an interface cannot be shared.
+#[derive(Debug)]
+pub enum AdapterError {
+    /// The interface cannot be used.
+    Interface(InterfaceError),
+    /// The interface is down.
+    Down(String),
+    /// The interface has more queues than the steering program knows.
+    Queues {
+        /// The interface's name.
+        interface: String,
+        /// The number of its queues.
+        queues: u32,
+    },
+    /// The steering program could not be loaded or changed.
+    Program(BpfError),
+    /// The steering program could not be attached.
+    Attach(AttachError),
+    /// A socket could not be opened.
+    Socket(SocketError),
+}
+
+impl fmt::Display for AdapterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AdapterError::Interface(error) => error.fmt(f),
+            AdapterError::Down(interface) => {
+                write!(f, "interface {interface} is down: `ip link set {interface} up`")
+            }
+            AdapterError::Queues { interface, queues } => write!(
+                f,
+                "interface {interface} has {queues} queues, and at most {QUEUES_MAX} can be used: `ethtool -L {interface} \
+                 combined {QUEUES_MAX}`"
+            ),
+            AdapterError::Program(error) => error.fmt(f),
+            AdapterError::Attach(error) => error.fmt(f),
+            AdapterError::Socket(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for AdapterError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            AdapterError::Interface(error) => error.source(),
+            AdapterError::Down(_) | AdapterError::Queues { .. } => None,
+            AdapterError::Program(error) => error.source(),
+            AdapterError::Attach(error) => error.source(),
+            AdapterError::Socket(error) => error.source(),
+        }
+    }
+}
+
+impl Adapter {
+    /// Attaches a steering program to an interface of the calling thread's network namespace, and opens a socket at each of
+    /// its queues. Then `prepare` adds the stack's addresses; until then all packets pass to the kernel.
+    ///
+    /// # Errors
+    /// The interface does not exist, is down, has too many queues, or is used by another program; privileges are missing.
+    pub fn open(
+        name: &str,
+        options: SocketOptions,
+        prepare: impl FnOnce(&Steer) -> Result<(), BpfError>,
+    ) -> Result<Adapter, AdapterError> {
+        let interface = Interface::find(name).map_err(AdapterError::Interface)?;
+        if !interface.is_up {
+            return Err(AdapterError::Down(interface.name));
+        }
+        if interface.queues > QUEUES_MAX {
+            let (interface, queues) = (interface.name, interface.queues);
+            return Err(AdapterError::Queues { interface, queues });
+        }
+        let steer = Steer::load().map_err(AdapterError::Program)?;
+        // Attached first, because some drivers have queues for sockets only while a program is attached. No packet is
+        // steered before `prepare`.
+        let attachment = steer.attach(&interface.name).map_err(AdapterError::Attach)?;
+        let sockets = (0..interface.queues)
+            .map(|queue| Socket::open(&interface, queue, options).map_err(AdapterError::Socket))
+            .collect::<Result<Vec<_>, _>>()?;
+        for socket in &sockets {
+            steer.set_socket(socket.queue(), socket.as_fd()).map_err(AdapterError::Program)?;
+        }
+        prepare(&steer).map_err(AdapterError::Program)?;
+        Ok(Adapter { interface, attachment, steer, sockets })
+    }
+
+    /// The interface, as it was when the adapter was opened.
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// Which packets belong to the stack.
+    pub fn steer(&self) -> &Steer {
+        &self.steer
+    }
+
+    /// Where the steering program runs.
+    pub fn mode(&self) -> Mode {
+        self.attachment.mode()
+    }
+
+    /// The sockets, by queue. Packets of a queue whose socket was closed are dropped.
+    pub fn take_sockets(&mut self) -> Vec<Socket> {
+        std::mem::take(&mut self.sockets)
+    }
+}

@@ -1,0 +1,203 @@
+//! A network interface: what the stack must know of it.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::net::{AddressFamily, SocketType, socket};
+use spillway_wire::packet::ethernet::Mac;
+
+/// An interface of the network namespace in which it was looked up.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    /// Belongs to the interface's namespace, whichever thread uses it.
+    control: Arc<OwnedFd>,
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
+    /// Its Ethernet address.
+    pub mac: Mac,
+    /// Bytes of the largest IP packet.
+    pub mtu: u32,
+    /// Queues that receive packets.
+    pub queues: u32,
+    /// Whether it is up.
+    pub is_up: bool,
+}
+
+/// Why an interface cannot be used.
+#[derive(Debug)]
+pub struct InterfaceError {
+    name: String,
+    problem: &'static str,
+    source: Option<io::Error>,
+}
+
+impl fmt::Display for InterfaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "interface {}: {}", self.name, self.problem)?;
+        if let Some(source) = &self.source {
+            write!(f, ": {source}")?;
+        }
+        f.write_str("; `ip link` lists the interfaces")
+    }
+}
+
+impl std::error::Error for InterfaceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}
+
+impl Interface {
+    /// Looks up an interface of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// There is no such interface, or it is not Ethernet.
+    pub fn find(name: &str) -> Result<Interface, InterfaceError> {
+        let error = |problem| {
+            let name = name.to_owned();
+            move |source| InterfaceError { name, problem, source: Some(source) }
+        };
+        let problem = |problem| InterfaceError { name: name.to_owned(), problem, source: None };
+        let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)
+            .map_err(|errno| error("cannot be looked up")(errno.into()))?;
+        if name.is_empty() || name.len() >= libc::IFNAMSIZ {
+            return Err(problem("a name has 1 to 15 bytes"));
+        }
+        let control = Arc::new(socket);
+        let request = |code| request(&control, name, code);
+        let found = request(libc::SIOCGIFINDEX).map_err(error("cannot be found"))?;
+        // SAFETY: after SIOCGIFINDEX the kernel has written the number.
+        let index = unsafe { found.ifr_ifru.ifru_ifindex };
+        let flags = request(libc::SIOCGIFFLAGS).map_err(error("cannot read its flags"))?;
+        // SAFETY: after SIOCGIFFLAGS the kernel has written the flags.
+        let flags = libc::c_int::from(unsafe { flags.ifr_ifru.ifru_flags });
+        let hardware = request(libc::SIOCGIFHWADDR).map_err(error("cannot read its Ethernet address"))?;
+        // SAFETY: after SIOCGIFHWADDR the kernel has written an address.
+        let hardware = unsafe { hardware.ifr_ifru.ifru_hwaddr };
+        if flags & libc::IFF_LOOPBACK != 0 || hardware.sa_family != libc::ARPHRD_ETHER {
+            return Err(problem("the user-level stack needs an Ethernet interface"));
+        }
+        let mtu = request(libc::SIOCGIFMTU).map_err(error("cannot read its MTU"))?;
+        // SAFETY: after SIOCGIFMTU the kernel has written the MTU.
+        let mtu = unsafe { mtu.ifr_ifru.ifru_mtu };
+        Ok(Interface {
+            name: name.to_owned(),
+            index: index.unsigned_abs(),
+            mac: Mac(std::array::from_fn(|at| hardware.sa_data[at] as u8)),
+            mtu: mtu.unsigned_abs(),
+            queues: queues(&control, name).map_err(error("cannot count its queues"))?,
+            is_up: flags & libc::IFF_UP != 0,
+            control,
+        })
+    }
+
+    /// Checks that the interface still exists, is up, and has as many queues as when it was looked up. Any thread may call
+    /// it: a few system calls, for once a second.
+    ///
+    /// # Errors
+    /// The interface was removed, is down, or has another number of queues.
+    pub fn check(&self) -> Result<(), InterfaceChange> {
+        let change = |what| InterfaceChange { interface: self.name.clone(), what };
+        let request = |code| request(&self.control, &self.name, code).map_err(|_| change(Change::Removed));
+        let found = request(libc::SIOCGIFINDEX)?;
+        // SAFETY: after SIOCGIFINDEX the kernel has written the number.
+        if unsafe { found.ifr_ifru.ifru_ifindex }.unsigned_abs() != self.index {
+            return Err(change(Change::Removed));
+        }
+        let flags = request(libc::SIOCGIFFLAGS)?;
+        // SAFETY: after SIOCGIFFLAGS the kernel has written the flags.
+        if libc::c_int::from(unsafe { flags.ifr_ifru.ifru_flags }) & libc::IFF_UP == 0 {
+            return Err(change(Change::Down));
+        }
+        match queues(&self.control, &self.name) {
+            Ok(queues) if queues != self.queues => {
+                Err(change(Change::Queues { before: self.queues, now: queues }))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An interface is not as it was when it was looked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceChange {
+    interface: String,
+    what: Change,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Removed,
+    Down,
+    Queues { before: u32, now: u32 },
+}
+
+impl fmt::Display for InterfaceChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let interface = &self.interface;
+        match self.what {
+            Change::Removed => write!(f, "interface {interface} was removed"),
+            Change::Down => write!(f, "interface {interface} is down"),
+            Change::Queues { before, now } => write!(
+                f,
+                "interface {interface} has {now} queues now and had {before}: restart, so that each queue has a socket"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for InterfaceChange {}
+
+/// An empty request for an interface. The name is shorter than its field.
+fn empty_request(name: &str) -> libc::ifreq {
+    // SAFETY: `ifreq` consists of integers, raw pointers and unions of them, for which all-zero bytes are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (target, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *target = byte as libc::c_char;
+    }
+    request
+}
+
+fn request(socket: &OwnedFd, name: &str, code: libc::Ioctl) -> io::Result<libc::ifreq> {
+    let mut request = empty_request(name);
+    // SAFETY: the kernel reads and writes one `ifreq`, which outlives the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), code, &raw mut request) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(request) }
+}
+
+/// `struct ethtool_channels` of <linux/ethtool.h>.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    receive_max: u32,
+    transmit_max: u32,
+    other_max: u32,
+    combined_max: u32,
+    receive: u32,
+    transmit: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// `ETHTOOL_GCHANNELS` of <linux/ethtool.h>.
+const GET_CHANNELS: u32 = 0x3c;
+
+/// The number of receive queues: dedicated ones and those that also send.
+fn queues(socket: &OwnedFd, name: &str) -> io::Result<u32> {
+    let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
+    let mut request = empty_request(name);
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    // SAFETY: the kernel reads one `ifreq` and writes one `Channels`, to which it points; both outlive the call.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    if result < 0 {
+        let error = io::Error::last_os_error();
+        // A driver that has no channels to set has one queue.
+        return if error.raw_os_error() == Some(libc::EOPNOTSUPP) { Ok(1) } else { Err(error) };
+    }
+    Ok(1.max(channels.receive + channels.combined))
+}

@@ -1,0 +1,129 @@
+//! Which frames are free, and a check that each frame is in one place.
+//!
+//! The first half of the frames receives, the second half sends.
+
+use super::{FRAME_BYTES, address_of};
+
+/// The frames of one socket.
+#[derive(Debug)]
+pub(super) struct Frames {
+    /// The number of frames of each half.
+    half: u32,
+    /// Free frames for sending. The last one returned is used first: it is in the cache.
+    free: Vec<u64>,
+    /// Whether each frame is with the kernel.
+    #[cfg(debug_assertions)]
+    with_kernel: Vec<bool>,
+}
+
+/// The kernel returned a frame that it did not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NotWithKernel {
+    address: u64,
+}
+
+impl std::fmt::Display for NotWithKernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the kernel returned a frame at {}, which it did not have", self.address)
+    }
+}
+
+impl std::error::Error for NotWithKernel {}
+
+impl Frames {
+    /// All frames of the receiving half are with the kernel, all others are free.
+    pub(super) fn new(half: u32) -> Frames {
+        Frames {
+            half,
+            free: (half..2 * half).rev().map(address_of).collect(),
+            #[cfg(debug_assertions)]
+            with_kernel: (0..2 * half).map(|frame| frame < half).collect(),
+        }
+    }
+
+    /// Whether no frame is free for sending.
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// Takes a free frame for sending.
+    pub(super) fn allocate(&mut self) -> Option<u64> {
+        self.free.pop()
+    }
+
+    /// The kernel gets a frame.
+    #[cfg_attr(not(debug_assertions), expect(unused_variables, reason = "only the check uses it"))]
+    pub(super) fn give(&mut self, address: u64) {
+        #[cfg(debug_assertions)]
+        {
+            let was_with_kernel = std::mem::replace(&mut self.with_kernel[frame_of(address) as usize], true);
+            debug_assert!(!was_with_kernel, "a frame is in one place: {address}");
+        }
+    }
+
+    /// Takes a received frame from the kernel and returns the address of its first byte. A packet begins after it.
+    pub(super) fn take(&mut self, address: u64) -> Result<u64, NotWithKernel> {
+        self.returned(address, 0)
+    }
+
+    /// The kernel has sent a frame, which is free again.
+    pub(super) fn free(&mut self, address: u64) -> Result<(), NotWithKernel> {
+        let address = self.returned(address, self.half)?;
+        self.free.push(address);
+        Ok(())
+    }
+
+    /// The address of a returned frame of the half that begins with the frame `first`.
+    fn returned(&mut self, address: u64, first: u32) -> Result<u64, NotWithKernel> {
+        let frame = frame_of(address);
+        if !(u64::from(first)..u64::from(first + self.half)).contains(&frame) {
+            return Err(NotWithKernel { address });
+        }
+        #[cfg(debug_assertions)]
+        if !std::mem::replace(&mut self.with_kernel[frame as usize], false) {
+            return Err(NotWithKernel { address });
+        }
+        Ok(frame * FRAME_BYTES as u64)
+    }
+}
+
+fn frame_of(address: u64) -> u64 {
+    address / FRAME_BYTES as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_for_sending_return_in_any_order() {
+        let mut frames = Frames::new(2);
+        let (first, second) = (frames.allocate().unwrap(), frames.allocate().unwrap());
+        assert_eq!((frames.allocate(), frames.is_empty()), (None, true));
+        frames.give(first);
+        frames.give(second);
+        frames.free(second).unwrap();
+        frames.free(first).unwrap();
+        assert_eq!([frames.allocate(), frames.allocate()], [Some(first), Some(second)]);
+    }
+
+    #[test]
+    fn a_received_packet_may_begin_anywhere_in_its_frame() {
+        let mut frames = Frames::new(2);
+        assert_eq!(frames.take(2048 + 256), Ok(2048));
+        frames.give(2048);
+        assert_eq!(frames.take(2048), Ok(2048));
+    }
+
+    #[test]
+    fn frames_that_the_kernel_does_not_have_are_refused() {
+        let mut frames = Frames::new(2);
+        assert!(frames.take(2 * 2048).is_err(), "a frame for sending was received");
+        assert!(frames.free(0).is_err(), "a frame for receiving was sent");
+        assert!(frames.take(4 * 2048).is_err(), "outside the memory");
+        if cfg!(debug_assertions) {
+            frames.take(0).unwrap();
+            assert!(frames.take(0).is_err(), "received twice");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Memory that the kernel and this process share.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::{self, NonNull};
+
+/// Bytes of a huge page.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// A mapping of memory, until dropped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+    is_huge: bool,
+}
+
+// SAFETY: the memory belongs to the mapping, wherever it is; only the mapping's owner gets references to it.
+unsafe impl Send for Mapping {}
+// SAFETY: with a shared reference the memory is only read.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Memory of this process, in huge pages if the system has free ones. All bytes are 0.
+    pub(super) fn anonymous(bytes: usize) -> io::Result<Mapping> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        if bytes.is_multiple_of(HUGE_PAGE_BYTES)
+            && let Ok(mapping) = Mapping::new(bytes, flags | libc::MAP_HUGETLB, -1, 0)
+        {
+            return Ok(Mapping { is_huge: true, ..mapping });
+        }
+        Mapping::new(bytes, flags, -1, 0)
+    }
+
+    /// A part of what a descriptor refers to.
+    pub(super) fn shared(fd: &impl AsFd, offset: u64, bytes: usize) -> io::Result<Mapping> {
+        let offset = i64::try_from(offset).map_err(io::Error::other)?;
+        Mapping::new(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_fd().as_raw_fd(), offset)
+    }
+
+    fn new(bytes: usize, flags: libc::c_int, fd: libc::c_int, offset: i64) -> io::Result<Mapping> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: without an address of its own, mmap does not touch existing memory.
+        let start = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, fd, offset) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        Ok(Mapping { start, bytes, is_huge: false })
+    }
+
+    /// Whether the memory is in huge pages.
+    pub(super) fn is_huge(&self) -> bool {
+        self.is_huge
+    }
+
+    /// The first byte.
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// The length in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Some of the bytes; `None` if they are not all inside. The caller reads only frames that the kernel has returned.
+    #[inline]
+    pub(super) fn range(&self, start: usize, length: usize) -> Option<&[u8]> {
+        let range = self.inside(start, length)?;
+        // SAFETY: the range is inside the mapping, whose bytes are initialised, and the kernel does not write to it.
+        Some(unsafe { std::slice::from_raw_parts(range.as_ptr(), length) })
+    }
+
+    /// Some of the bytes, to be written in a frame that the kernel does not have.
+    #[inline]
+    pub(super) fn range_mut(&mut self, start: usize, length: usize) -> Option<&mut [u8]> {
+        let range = self.inside(start, length)?;
+        // SAFETY: as above; the mapping is borrowed exclusively, and the kernel does not read the range.
+        Some(unsafe { std::slice::from_raw_parts_mut(range.as_ptr(), length) })
+    }
+
+    fn inside(&self, start: usize, length: usize) -> Option<NonNull<u8>> {
+        let is_inside = start.checked_add(length).is_some_and(|end| end <= self.bytes);
+        // SAFETY: the offset is inside the mapping.
+        is_inside.then(|| unsafe { self.start.add(start) })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this is the whole mapping, and no reference to it is left.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}

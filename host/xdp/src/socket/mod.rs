@@ -1,0 +1,306 @@
+//! An AF_XDP socket: frames of one queue of an interface, in memory that the kernel and this process share.
+//!
+//! - `system`: system calls; `mapping`: shared memory
+//! - `ring`: the four queues of descriptors between kernel and process
+//! - `frames`: which frames are free, lent or with the kernel
+//!
+//! The memory (UMEM) consists of frames of [`FRAME_BYTES`]. One half of them receives: the *fill ring* passes free frames to
+//! the kernel, and the *receive ring* returns them with packets. The other half sends: the *transmit ring* passes packets to
+//! the kernel, and the *completion ring* returns their frames. Each ring has room for twice the frames of its half, so no ring
+//! overflows: the kernel may return a frame before it reports that the frame's place in the other ring is free.
+
+mod error;
+mod frames;
+mod mapping;
+mod ring;
+mod system;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+
+use crate::device::{Device, poll_with};
+use crate::interface::Interface;
+
+pub use error::SocketError;
+pub use system::Statistics;
+
+use frames::Frames;
+use mapping::Mapping;
+use ring::{Consumer, Producer};
+
+/// Bytes of a frame in the shared memory: two to a page.
+pub const FRAME_BYTES: usize = 2048;
+/// Bytes that the kernel keeps free before each received packet (`XDP_PACKET_HEADROOM`).
+const HEADROOM_BYTES: usize = 256;
+/// The longest received frame; longer ones are dropped by the kernel.
+pub const RECEIVED_BYTES_MAX: usize = FRAME_BYTES - HEADROOM_BYTES;
+/// Frames of one socket by default: 8 MiB. At 10 million packets a second the receiving half covers 200 µs.
+pub const FRAMES: u32 = 4096;
+/// Frames that one call of sendto(2) sends in copy mode (`TX_BATCH_SIZE` of the kernel).
+const SENT_BY_ONE_CALL: u32 = 32;
+/// How long a socket that found its queue busy tries again: the kernel releases the queue of a predecessor only after a
+/// grace period.
+const BIND_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time between two attempts.
+const BIND_RETRY: Duration = Duration::from_millis(10);
+/// Interval at which a waiting socket checks its interface: poll(2) does not report that one was removed or set down.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long to wait for the kernel to send frames when all of them are on their way. There is no event for it.
+const FULL_WAIT: Duration = Duration::from_micros(200);
+
+/// The options of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// Frames of [`FRAME_BYTES`], half of them for each direction: a power of two from 64 to 65,536.
+    pub frames: u32,
+}
+
+impl Default for SocketOptions {
+    fn default() -> SocketOptions {
+        SocketOptions { frames: FRAMES }
+    }
+}
+
+/// Receives what a [steering program](spillway_bpf::Steer) passes to one queue of an interface, and sends on it.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    interface: Interface,
+    checked_at: Instant,
+    queue: u32,
+    is_zero_copy: bool,
+    memory: Mapping,
+    fill: Producer<u64>,
+    receive: Consumer<system::Descriptor>,
+    transmit: Producer<system::Descriptor>,
+    completion: Consumer<u64>,
+    frames: Frames,
+    /// The received frame that is lent to the caller.
+    lent: Option<u64>,
+    /// The frame of the slot that the caller writes.
+    slot: Option<u64>,
+    /// Whether `transmit` found no free frame since the last wait.
+    is_full: bool,
+}
+
+impl Socket {
+    /// Opens a socket at a queue of an interface of the calling thread's network namespace. It receives nothing until a
+    /// steering program knows it.
+    ///
+    /// # Errors
+    /// The process has no CAP_NET_RAW, the queue has another socket, or there is no memory.
+    pub fn open(interface: &Interface, queue: u32, options: SocketOptions) -> Result<Socket, SocketError> {
+        let SocketOptions { frames } = options;
+        if !frames.is_power_of_two() || !(64..=65_536).contains(&frames) {
+            return Err(SocketError::Frames(frames));
+        }
+        let fd = system::socket().map_err(SocketError::Open)?;
+        let memory = Mapping::anonymous(frames as usize * FRAME_BYTES).map_err(SocketError::Memory)?;
+        let half = frames / 2;
+        system::register_memory(&fd, &memory, FRAME_BYTES).map_err(SocketError::Memory)?;
+        system::set_ring_sizes(&fd, frames).map_err(SocketError::Memory)?;
+        let offsets = system::ring_offsets(&fd).map_err(SocketError::Memory)?;
+        let memory_error = SocketError::Memory;
+        let fill =
+            Producer::map(&fd, &offsets.fr, libc::XDP_UMEM_PGOFF_FILL_RING, frames).map_err(memory_error)?;
+        let completion = Consumer::map(&fd, &offsets.cr, libc::XDP_UMEM_PGOFF_COMPLETION_RING, frames)
+            .map_err(memory_error)?;
+        let receive =
+            Consumer::map(&fd, &offsets.rx, libc::XDP_PGOFF_RX_RING as u64, frames).map_err(memory_error)?;
+        let transmit =
+            Producer::map(&fd, &offsets.tx, libc::XDP_PGOFF_TX_RING as u64, frames).map_err(memory_error)?;
+        bind(&fd, interface, queue)?;
+        let is_zero_copy = system::is_zero_copy(&fd).map_err(SocketError::Open)?;
+        let frames = Frames::new(half);
+        let mut socket = Socket {
+            fd,
+            interface: interface.clone(),
+            checked_at: Instant::now(),
+            queue,
+            is_zero_copy,
+            memory,
+            fill,
+            receive,
+            transmit,
+            completion,
+            frames,
+            lent: None,
+            slot: None,
+            is_full: false,
+        };
+        for frame in 0..half {
+            socket.fill.push(address_of(frame));
+        }
+        socket.fill.publish();
+        Ok(socket)
+    }
+
+    /// The number of the queue.
+    pub fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    /// Whether the driver uses the frames in place; otherwise the kernel copies each frame.
+    pub fn is_zero_copy(&self) -> bool {
+        self.is_zero_copy
+    }
+
+    /// Whether the frames are in huge pages.
+    pub fn has_huge_pages(&self) -> bool {
+        self.memory.is_huge()
+    }
+
+    /// The kernel's counters of the socket.
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn statistics(&self) -> io::Result<Statistics> {
+        system::statistics(&self.fd)
+    }
+
+    /// Returns the lent frame to the kernel.
+    fn return_lent(&mut self) {
+        if let Some(address) = self.lent.take() {
+            self.frames.give(address);
+            self.fill.push(address);
+        }
+    }
+
+    /// Takes back the frames that the kernel has sent.
+    fn take_completed(&mut self) -> io::Result<()> {
+        while let Some(address) = self.completion.pop() {
+            self.frames.free(address).map_err(io::Error::other)?;
+        }
+        self.completion.release();
+        Ok(())
+    }
+
+    /// Asks the kernel to send what is in the transmit ring. What it cannot send now stays there.
+    fn send_published(&mut self) -> io::Result<()> {
+        let mut calls = self.transmit.waiting().div_ceil(SENT_BY_ONE_CALL);
+        while calls > 0 && self.transmit.needs_wakeup() && self.transmit.waiting() > 0 {
+            calls -= 1;
+            match system::wake_transmit(&self.fd) {
+                // EAGAIN: there is more to send than one call sends.
+                Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
+                // No memory, or the interface's own queue is full.
+                Err(Errno::BUSY | Errno::NOBUFS) => break,
+                Err(errno) => {
+                    // An interface that was removed or is down has the better error.
+                    self.interface
+                        .check()
+                        .map_err(|change| io::Error::new(io::ErrorKind::NetworkDown, change))?;
+                    return Err(errno.into());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Device for Socket {
+    fn receive(&mut self) -> io::Result<Option<&[u8]>> {
+        self.return_lent();
+        let Some(descriptor) = self.receive.pop() else {
+            self.receive.release();
+            self.fill.publish();
+            return Ok(None);
+        };
+        let address = self.frames.take(descriptor.addr).map_err(io::Error::other)?;
+        self.lent = Some(address);
+        let start = descriptor.addr as usize; // `take` has checked that it lies in the memory
+        let frame = self.memory.range(start, descriptor.len as usize);
+        frame
+            .map(Some)
+            .ok_or_else(|| io::Error::other("the kernel returned a frame outside the shared memory"))
+    }
+
+    fn transmit(&mut self) -> io::Result<Option<&mut [u8]>> {
+        if self.slot.is_none() {
+            if self.frames.is_empty() {
+                self.take_completed()?;
+            }
+            if self.frames.is_empty() {
+                self.flush()?;
+                self.take_completed()?;
+            }
+            self.slot = self.frames.allocate();
+        }
+        let Some(address) = self.slot else {
+            self.is_full = true;
+            return Ok(None);
+        };
+        let start = address as usize; // an own address, within the memory
+        Ok(self.memory.range_mut(start, FRAME_BYTES))
+    }
+
+    fn commit(&mut self, length: usize) -> io::Result<bool> {
+        debug_assert!(length <= FRAME_BYTES, "a slot has FRAME_BYTES");
+        let Some(addr) = self.slot.take() else {
+            debug_assert!(false, "transmit has lent a slot");
+            return Ok(false);
+        };
+        self.frames.give(addr);
+        self.transmit.push(system::Descriptor { addr, len: length as u32, options: 0 });
+        Ok(true)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        // In each turn: under load the ring may never be seen empty.
+        self.receive.release();
+        self.fill.publish();
+        if self.transmit.publish() {
+            self.send_published()?;
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, wakes: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.return_lent();
+        self.flush()?;
+        let timeout = match std::mem::take(&mut self.is_full) {
+            true => FULL_WAIT,
+            false => timeout.map_or(CHECK_INTERVAL, |timeout| timeout.min(CHECK_INTERVAL)),
+        };
+        // poll(2) also wakes a driver that waits for free frames.
+        let events = poll_with(self.fd.as_fd(), Some(timeout), wakes)?;
+        let is_failed = events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
+        if is_failed || self.checked_at.elapsed() >= CHECK_INTERVAL {
+            self.checked_at = Instant::now();
+            self.interface.check().map_err(|change| io::Error::new(io::ErrorKind::NetworkDown, change))?;
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The offset of a frame in the memory.
+fn address_of(frame: u32) -> u64 {
+    u64::from(frame) * FRAME_BYTES as u64
+}
+
+/// Binds the socket; tries again for [`BIND_TIMEOUT`] while a predecessor's queue is being released.
+fn bind(fd: &OwnedFd, interface: &Interface, queue: u32) -> Result<(), SocketError> {
+    let start = Instant::now();
+    loop {
+        match system::bind(fd, interface.index, queue) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < BIND_TIMEOUT => {
+                std::thread::sleep(BIND_RETRY);
+            }
+            Err(source) => {
+                let interface = interface.name.clone();
+                return Err(SocketError::Bind { interface, queue, source });
+            }
+        }
+    }
+}

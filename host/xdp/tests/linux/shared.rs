@@ -1,0 +1,451 @@
+//! A stack that shares an interface and its address with the kernel of a host; the client is another host.
+
+mod pair;
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use spillway_bpf::{Pass, Verdict};
+use spillway_lab::{Host, Launch};
+use spillway_parts::Random;
+use spillway_transport::LostReason;
+use spillway_wire::packet::ethernet::Mac;
+use spillway_xdp::{
+    Adapter, Device, Interface, KernelNeighbours, Socket, SocketError, SocketOptions, check_reserved, send,
+};
+
+use crate::application::{MESSAGE_BYTES, Role};
+use crate::rig::{PATIENCE, ask};
+use pair::{
+    CLIENT, CLIENT_END, OURS, PORTS, Pair, SERVER, SERVER_END, Stacks, THEIRS, run, start_kernel_echo,
+    verdicts_of,
+};
+
+/// Exchanges messages with an echo server until `stop`, at least one. Returns their number.
+fn exchange(stream: &TcpStream, stop: &AtomicBool) -> u64 {
+    let mut messages = 0;
+    while messages == 0 || !stop.load(Ordering::Relaxed) {
+        ask(stream, messages * 100, 100);
+        messages += 1;
+    }
+    messages
+}
+
+/// Ends the exchanges, also when a check fails: the test would wait for them for ever.
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn exchange_datagrams(socket: &UdpSocket, to: SocketAddr, stop: &AtomicBool) -> u64 {
+    let (mut messages, mut answer) = (0_u64, [0; 8]);
+    while messages == 0 || !stop.load(Ordering::Relaxed) {
+        socket.send_to(&messages.to_be_bytes(), to).unwrap();
+        let (length, _) = socket.recv_from(&mut answer).expect("UDP on the shared address lost a datagram");
+        assert_eq!((length, u64::from_be_bytes(answer)), (8, messages));
+        messages += 1;
+    }
+    messages
+}
+
+#[test]
+fn kernel_traffic_on_the_shared_address_is_undisturbed() {
+    let Some(pair) = Pair::new("xdp-shared") else { return };
+    start_kernel_echo(&pair.server);
+    let theirs = pair.connect(THEIRS, PATIENCE).unwrap();
+    let datagrams = pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    datagrams.set_read_timeout(Some(PATIENCE)).unwrap();
+    let udp = SocketAddr::from((SERVER, THEIRS));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let tcp = scope.spawn(|| exchange(&theirs, &is_over));
+        let udp = scope.spawn(|| exchange_datagrams(&datagrams, udp, &is_over));
+        let end = EndOnDrop(&is_over);
+        // Three lives of the stack beside the kernel's traffic.
+        for life in 0..3 {
+            let mut adapter = pair.adapter().unwrap();
+            let stacks = Stacks::start(&pair, &mut adapter);
+            let streams: Vec<_> = (0..20).map(|_| pair.connect(OURS, PATIENCE).unwrap()).collect();
+            for round in 0..50 {
+                streams.iter().for_each(|stream| ask(stream, round * 64, 64));
+            }
+            let ping = Launch::new("ping").args(["-c", "20", "-i", "0.01", "-w", "10", &SERVER.to_string()]);
+            let mut ping = pair.client.spawn(&ping).unwrap();
+            assert!(ping.wait(PATIENCE).unwrap().success());
+            let printed = ping.stdout().unwrap();
+            assert!(printed.contains(" 0% packet loss"), "{printed}");
+            let counters = verdicts_of(&adapter);
+            assert!(counters.of(Verdict::ToEndpoint) > 20 * 50, "life {life}: {counters:?}");
+            assert!(
+                counters.of(Verdict::PassForeign) > 0 && counters.of(Verdict::PassOther) > 0,
+                "{counters:?}"
+            );
+            assert_eq!(counters.of(Verdict::DropNoSocket), 0, "{counters:?}");
+            drop(streams);
+            drop(adapter);
+            stacks.stop();
+        }
+        drop(end);
+        let (tcp, udp) = (tcp.join().unwrap(), udp.join().unwrap());
+        assert!(tcp > 100 && udp > 100, "{tcp} messages by TCP, {udp} by UDP");
+    });
+    pair.lab.close().unwrap();
+}
+
+#[test]
+fn the_kernel_refuses_connections_when_the_program_is_gone() {
+    let Some(pair) = Pair::new("xdp-gone") else { return };
+    let refused = pair.connect(OURS, PATIENCE).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "before the program");
+    let mut adapter = pair.adapter().unwrap();
+    let stacks = Stacks::start(&pair, &mut adapter);
+    ask(&pair.connect(OURS, PATIENCE).unwrap(), 0, 100);
+    let refused = pair.connect(OURS + 1, PATIENCE).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "a port of the kernel's");
+
+    // Without sockets, while the program is attached: silence, and no reset by the kernel.
+    drop(stacks.stop());
+    let silent = pair.connect(OURS, Duration::from_millis(300)).unwrap_err();
+    assert_eq!(silent.kind(), ErrorKind::TimedOut);
+    assert!(verdicts_of(&adapter).of(Verdict::DropNoSocket) > 0);
+    drop(adapter);
+    let refused = pair.connect(OURS, PATIENCE).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "after the program");
+    pair.lab.close().unwrap();
+}
+
+#[test]
+fn an_interface_that_is_used_is_refused_with_a_reason() {
+    let Some(pair) = Pair::new("xdp-used") else { return };
+    let interface = SERVER_END;
+    let enter = |name: &str| {
+        pair.server
+            .run_inside(|| Adapter::open(name, SocketOptions::default(), |_| Ok(())).map(drop))
+            .unwrap()
+    };
+    let unknown = enter("no-such-if").unwrap_err().to_string();
+    assert!(unknown.contains("no-such-if") && unknown.contains("ip link"), "{unknown}");
+    let loopback = enter("lo").unwrap_err().to_string();
+    assert!(loopback.contains("Ethernet"), "{loopback}");
+
+    let other = Pass::load().unwrap();
+    let attached = pair.server.run_inside(|| other.attach(interface).unwrap()).unwrap();
+    let occupied = enter(interface).unwrap_err().to_string();
+    let id = attached.program_id();
+    assert!(occupied.contains(&format!("bpftool prog show id {id}")), "{occupied}");
+    drop(attached);
+
+    run(&pair.server, &format!("ip link set {interface} down"));
+    let down = enter(interface).unwrap_err().to_string();
+    assert!(down.contains(&format!("ip link set {interface} up")), "{down}");
+    pair.lab.close().unwrap();
+}
+
+#[test]
+fn a_queue_has_one_socket_and_is_free_after_its_end() {
+    let Some(pair) = Pair::new("xdp-busy") else { return };
+    let mut adapter = pair.adapter().unwrap();
+    let interface = adapter.interface().clone();
+    let open = || pair.server.run_inside(|| Socket::open(&interface, 0, SocketOptions::default())).unwrap();
+    let sockets = adapter.take_sockets();
+    let error = open().unwrap_err();
+    assert!(matches!(&error, SocketError::Bind { queue: 0, .. }), "{error}");
+    assert!(error.to_string().contains("another AF_XDP socket has it"), "{error}");
+    drop(sockets);
+    for _ in 0..5 {
+        open().expect("the queue is free, or will be soon");
+    }
+    pair.lab.close().unwrap();
+}
+
+#[test]
+fn a_changed_interface_ends_the_loop() {
+    for (change, expected) in [
+        ("ip link del two1", "interface two1 was removed"),
+        ("ip link set two1 down", "interface two1 is down"),
+        ("ethtool -L two1 rx 4", "interface two1 has 4 queues now and had 2"),
+    ] {
+        let Some(pair) = Pair::with_queues("xdp-changed", 4) else { return };
+        run(&pair.client, "ethtool -L two0 rx 2 tx 2");
+        run(&pair.server, "ethtool -L two1 rx 2 tx 2");
+        let mut adapter = pair.adapter().unwrap();
+        let mut socket = adapter.take_sockets().remove(0);
+        run(&pair.server, change);
+        let start = Instant::now();
+        let error = loop {
+            match socket.wait(None, &[]) {
+                Ok(()) => assert!(start.elapsed() < PATIENCE, "the socket does not report: {change}"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::NetworkDown, "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
+        drop((socket, adapter));
+        pair.lab.close().unwrap();
+    }
+}
+
+/// The receive ring is never seen empty, as under load: its places must become free all the same.
+#[test]
+fn a_ring_that_is_never_empty_does_not_fill_up() {
+    const OPTIONS: SocketOptions = SocketOptions { frames: 64 };
+    const FRAMES: usize = 1000;
+    const WAITING: usize = 8;
+    let Some(pair) = Pair::new("xdp-ring") else { return };
+    let mut adapter = pair.adapter().unwrap();
+    let interface = adapter.interface().clone();
+    drop(adapter.take_sockets());
+    let mut receiver = pair.server.run_inside(|| Socket::open(&interface, 0, OPTIONS).unwrap()).unwrap();
+    adapter.steer().set_socket(0, receiver.as_fd()).unwrap();
+    let mut sender = pair
+        .client
+        .run_inside(|| Adapter::open(CLIENT_END, SocketOptions::default(), |_| Ok(())).unwrap())
+        .unwrap();
+    let mut socket = sender.take_sockets().remove(0);
+    let frame = random_frame(&mut Random::new(5), interface.mac.0);
+    for number in 0..FRAMES {
+        let start = Instant::now();
+        let is_patient = || assert!(start.elapsed() < PATIENCE, "frame {number} does not arrive");
+        while !send(&mut socket, &frame).unwrap() {
+            is_patient();
+        }
+        while verdicts_of(&adapter).of(Verdict::ToEndpoint) <= number as u64 {
+            is_patient();
+        }
+        if number >= WAITING {
+            while receiver.receive().unwrap().is_none() {
+                is_patient();
+            }
+            receiver.flush().unwrap();
+        }
+    }
+    let statistics = receiver.statistics().unwrap();
+    assert_eq!((statistics.ring_full, statistics.fill_ring_empty), (0, 0), "{statistics:?}");
+    drop((receiver, adapter));
+    pair.lab.close().unwrap();
+}
+
+/// Frames that no honest peer sends, beside honest connections.
+#[test]
+fn arbitrary_frames_do_no_harm() {
+    const FRAMES: usize = 20_000;
+    let Some(pair) = Pair::new("xdp-noise") else { return };
+    let mut adapter = pair.adapter().unwrap();
+    let interface = adapter.interface().clone();
+    let stacks = Stacks::start(&pair, &mut adapter);
+    let stream = pair.connect(OURS, PATIENCE).unwrap();
+    // The client's interface sends them through an AF_XDP socket of its own.
+    let mut noise = pair
+        .client
+        .run_inside(|| Adapter::open(CLIENT_END, SocketOptions::default(), |_| Ok(())).unwrap())
+        .unwrap();
+    let mut socket = noise.take_sockets().remove(0);
+    let mut random = Random::new(77);
+    for number in 0..FRAMES {
+        let frame = noise_frame(&mut random, interface.mac.0);
+        let start = Instant::now();
+        while !send(&mut socket, &frame).unwrap() {
+            assert!(start.elapsed() < PATIENCE, "the socket never has room");
+        }
+        // Also leaves the cable time: its ring holds 256 frames.
+        if number % 100 == 0 {
+            ask(&stream, number as u64, 100);
+        }
+    }
+    ask(&stream, FRAMES as u64, 1000);
+    let counters = verdicts_of(&adapter);
+    assert!(counters.of(Verdict::ToEndpoint) > FRAMES as u64 / 8, "{counters:?}");
+    drop(stream);
+    stacks.stop();
+    pair.lab.close().unwrap();
+}
+
+/// A packet for the stack's port, with random bytes after the ports.
+fn random_frame(random: &mut Random, mac: [u8; 6]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(200);
+    frame.extend(mac);
+    frame.extend([2, 9, 9, 9, 9, 9, 0x08, 0x00]);
+    frame.extend([0x45, 0, 0, 60, 0, 1, 0x40, 0, 64, 6, 0, 0]);
+    frame.extend(CLIENT.octets());
+    frame.extend(SERVER.octets());
+    frame.extend((random.word() as u16).to_be_bytes());
+    frame.extend(OURS.to_be_bytes());
+    frame.extend((0..36 + random.below(100)).map(|_| random.word() as u8));
+    frame
+}
+
+/// The same with a few wrong bytes, or cut.
+fn noise_frame(random: &mut Random, mac: [u8; 6]) -> Vec<u8> {
+    let mut frame = random_frame(random, mac);
+    for _ in 0..random.below(3) {
+        let at = 12 + random.below(frame.len() as u64 - 12) as usize;
+        frame[at] = random.word() as u8;
+    }
+    frame.truncate(14.max(random.below(2 * frame.len() as u64) as usize));
+    frame
+}
+
+/// Each queue has a stack of its own.
+#[test]
+fn connections_of_both_queues_are_served() {
+    let Some(pair) = Pair::with_queues("xdp-queues", 2) else { return };
+    let mut adapter = pair.adapter().unwrap();
+    assert_eq!(adapter.interface().queues, 2);
+    let stacks = Stacks::start(&pair, &mut adapter);
+    let streams: Vec<_> = (0..40).map(|_| pair.connect(OURS, PATIENCE).unwrap()).collect();
+    streams.iter().for_each(|stream| ask(stream, 0, 1000));
+    assert_eq!(verdicts_of(&adapter).of(Verdict::DropNoSocket), 0);
+    drop(streams);
+    stacks.stop();
+    pair.lab.close().unwrap();
+}
+
+#[test]
+fn ports_that_the_kernel_may_choose_are_refused_with_the_command() {
+    let Some(pair) = Pair::new("xdp-ports") else { return };
+    let check =
+        || pair.server.run_inside(|| check_reserved(&PORTS).map_err(|error| error.to_string())).unwrap();
+    let error = check().unwrap_err();
+    let (_, rest) = error.split_once('`').unwrap();
+    let (command, _) = rest.split_once('`').unwrap();
+    run(&pair.server, command);
+    assert_eq!(check(), Ok(()));
+    pair.lab.close().unwrap();
+}
+
+/// A veth has no hardware that would complete the checksums.
+#[test]
+fn partial_checksums_are_recognised() {
+    let Some(pair) = Pair::new("xdp-partial") else { return };
+    run(&pair.client, &format!("ethtool -K {CLIENT_END} tx on"));
+    let mut adapter = pair.adapter().unwrap();
+    let stacks = Stacks::start(&pair, &mut adapter);
+    let silent = pair.connect(OURS, Duration::from_millis(300)).unwrap_err();
+    assert_eq!(silent.kind(), ErrorKind::TimedOut);
+    let (_, _, counters) = stacks.stop().remove(0);
+    assert!(counters.partial_checksums > 0, "{counters:?}");
+    pair.lab.close().unwrap();
+}
+
+/// The kernel does not know these peers before the stack opens connections to them.
+#[test]
+fn the_stack_opens_connections_from_the_shared_address() {
+    let Some(pair) = Pair::new("xdp-opens") else { return };
+    // An address of the client that only a route leads to.
+    let behind = Ipv4Addr::new(198, 51, 100, 9);
+    run(&pair.client, &format!("ip addr add {behind}/32 dev {CLIENT_END}"));
+    run(&pair.server, &format!("ip route add 198.51.100.0/24 via {CLIENT}"));
+    start_kernel_echo(&pair.client);
+    let mut adapter = pair.adapter().unwrap();
+    let to_open = vec![
+        (SocketAddr::from((CLIENT, THEIRS)), Role::Ask(200)),
+        (SocketAddr::from((behind, THEIRS)), Role::Ask(200)),
+        (SocketAddr::from((CLIENT, 1)), Role::Ask(1)),
+    ];
+    let stacks = Stacks::opening(&pair, &mut adapter, to_open);
+    stacks.wait_until_idle();
+    let (_, tally, counters) = stacks.stop().remove(0);
+    assert_eq!((tally.opened, tally.received), (2, 2 * 200 * MESSAGE_BYTES as u64), "{tally:?}");
+    assert_eq!((tally.lost_by(LostReason::Closed), tally.lost_by(LostReason::Refused)), (2, 1), "{tally:?}");
+    assert_eq!(counters.resets_sent, 0, "{counters:?}");
+    assert!(verdicts_of(&adapter).of(Verdict::ToRange) > 400);
+    pair.lab.close().unwrap();
+}
+
+/// The kernel receives the ICMP errors of the stack's connections, and the stack gets copies.
+#[test]
+fn icmp_errors_reach_the_stack() {
+    let Some(pair) = Pair::new("xdp-icmp") else { return };
+    let far = Ipv4Addr::new(198, 51, 100, 9);
+    run(&pair.server, &format!("ip route add 198.51.100.0/24 via {CLIENT}"));
+    run(&pair.client, "sysctl -qw net.ipv4.ip_forward=1");
+    run(&pair.client, "ip route add unreachable 198.51.100.0/24");
+    let mut adapter = pair.adapter().unwrap();
+    let to_open = vec![(SocketAddr::from((far, THEIRS)), Role::Ask(1))];
+    let stacks = Stacks::opening(&pair, &mut adapter, to_open);
+    let start = Instant::now();
+    // An unreachable host is a temporary error: the stack counts it and goes on.
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        let icmp = pair.server.tcp_counters().unwrap()["Icmp:InDestUnreachs"];
+        if icmp > 0 {
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "the client does not refuse to forward");
+    }
+    let (_, tally, counters) = stacks.stop().remove(0);
+    assert_eq!(tally.opened, 0, "{tally:?}");
+    assert!(counters.frames_ignored > 0, "{counters:?}");
+    pair.lab.close().unwrap();
+}
+
+/// Waits for the answer for a target that fits.
+fn wait_for(
+    neighbours: &mut KernelNeighbours,
+    target: IpAddr,
+    fits: impl Fn(Option<Mac>) -> bool,
+) -> Option<Mac> {
+    let start = Instant::now();
+    let mut answers = Vec::new();
+    loop {
+        while let Some(resolved) = neighbours.poll().unwrap() {
+            if resolved.target == target && fits(resolved.mac) {
+                return resolved.mac;
+            }
+            answers.push(resolved);
+        }
+        assert!(start.elapsed() < PATIENCE, "no answer for {target} that fits: {answers:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn the_kernel_resolves_neighbours() {
+    let Some(pair) = Pair::new("xdp-neighbours") else { return };
+    let find = |host: &Host, name| host.run_inside(|| Interface::find(name).unwrap()).unwrap();
+    let (client, server) = (find(&pair.client, CLIENT_END), find(&pair.server, SERVER_END));
+    let mut neighbours = pair.server.run_inside(|| KernelNeighbours::open(&server).unwrap()).unwrap();
+
+    // On the link, although the kernel has not sent a packet there yet.
+    neighbours.ask(CLIENT.into()).unwrap();
+    assert_eq!(wait_for(&mut neighbours, CLIENT.into(), |mac| mac.is_some()), Some(client.mac));
+    // Known already.
+    neighbours.ask(CLIENT.into()).unwrap();
+    assert_eq!(wait_for(&mut neighbours, CLIENT.into(), |_| true), Some(client.mac));
+
+    // Behind a gateway.
+    run(&pair.server, &format!("ip route add 198.51.100.0/24 via {CLIENT}"));
+    let behind = "198.51.100.9".parse().unwrap();
+    neighbours.ask(behind).unwrap();
+    assert_eq!(wait_for(&mut neighbours, behind, |_| true), Some(client.mac));
+
+    // No route, and a route through another interface.
+    for unreachable in ["203.0.113.1", "10.77.0.1"] {
+        let unreachable = unreachable.parse().unwrap();
+        neighbours.ask(unreachable).unwrap();
+        assert_eq!(wait_for(&mut neighbours, unreachable, |_| true), None);
+    }
+    // A neighbour that does not answer.
+    let silent = "10.79.0.99".parse().unwrap();
+    neighbours.ask(silent).unwrap();
+    assert_eq!(wait_for(&mut neighbours, silent, |_| true), None);
+
+    // A neighbour whose address changes: both of its targets learn it.
+    run(&pair.server, &format!("ip neigh replace {CLIENT} lladdr 02:00:00:00:00:77 dev {SERVER_END}"));
+    let changed = Mac([2, 0, 0, 0, 0, 0x77]);
+    let mut left: Vec<IpAddr> = vec![CLIENT.into(), behind];
+    let start = Instant::now();
+    while !left.is_empty() {
+        if let Some(resolved) = neighbours.poll().unwrap() {
+            left.retain(|target| *target != resolved.target || resolved.mac != Some(changed));
+        }
+        assert!(start.elapsed() < PATIENCE, "{left:?} do not learn the changed address");
+    }
+    pair.lab.close().unwrap();
+}

@@ -1,0 +1,185 @@
+//! Two hosts with a cable, stacks beside the kernel of one of them, and echo servers of the kernel.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use spillway_bpf::{AddressRule, Endpoint, Protocol, VerdictCounters};
+use spillway_lab::{Host, HostOptions, Lab, Launch};
+use spillway_tcp::isn::Key;
+use spillway_tcp::{Counters, Listener, Resolver, Settings, Stack};
+use spillway_transport::Time;
+use spillway_xdp::{Adapter, AdapterError, Driver, Shared, Socket, SocketOptions, Stop};
+
+use crate::application::{Role, Roles, Tally};
+use crate::rig::{PATIENCE, patient, skipped};
+
+/// The stack's port; the kernel has all others.
+pub const OURS: u16 = 7000;
+/// The kernel's echo server, TCP and UDP.
+pub const THEIRS: u16 = 8000;
+
+/// Two hosts with a cable between them. Its packets have checksums, as those of real ones.
+pub struct Pair {
+    pub lab: Lab,
+    pub client: Host,
+    pub server: Host,
+}
+
+/// The client's end of the cable.
+pub const CLIENT_END: &str = "two0";
+/// The server's end of the cable, which the stack shares.
+pub const SERVER_END: &str = "two1";
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
+
+impl Pair {
+    pub fn new(name: &str) -> Option<Pair> {
+        Pair::with_queues(name, 1)
+    }
+
+    /// A cable with this many queues in each direction.
+    pub fn with_queues(name: &str, queues: usize) -> Option<Pair> {
+        if skipped() {
+            return None;
+        }
+        let lab = Lab::new(name).unwrap();
+        let host = |name| lab.host(name, HostOptions::default()).unwrap();
+        let (client, server) = (host("client"), host("server"));
+        let queues = format!("numrxqueues {queues} numtxqueues {queues}");
+        let namespace = server.namespace();
+        let add = format!(
+            "ip link add {CLIENT_END} {queues} type veth peer name {SERVER_END} {queues} netns {namespace}"
+        );
+        run(&client, &add);
+        for (host, interface, address) in [(&client, CLIENT_END, CLIENT), (&server, SERVER_END, SERVER)] {
+            run(host, &format!("ethtool -K {interface} tx off tso off gro on"));
+            run(host, &format!("ip addr add {address}/24 dev {interface}"));
+            run(host, &format!("ip link set {interface} up"));
+        }
+        Some(Pair { lab, client, server })
+    }
+
+    /// Shares the server's interface.
+    pub fn adapter(&self) -> Result<Adapter, AdapterError> {
+        let open = || {
+            Adapter::open(SERVER_END, SocketOptions::default(), |steer| {
+                steer.set_address(SERVER.into(), &AddressRule { ports: Some(PORTS), is_separate: false })?;
+                steer.add_endpoint(Endpoint { protocol: Protocol::Tcp, address: (SERVER, OURS).into() })
+            })
+        };
+        self.server.run_inside(open).unwrap()
+    }
+
+    /// Connects the client to a port of the server.
+    pub fn connect(&self, port: u16, timeout: Duration) -> std::io::Result<TcpStream> {
+        let target = SocketAddr::from((SERVER, port));
+        let stream = self.client.run_inside(|| TcpStream::connect_timeout(&target, timeout)).unwrap()?;
+        patient(&stream);
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+/// Runs a command on a host.
+pub fn run(host: &Host, command: &str) {
+    let words: Vec<_> = command.split(' ').collect();
+    let mut process = host.spawn(&Launch::new(words[0]).args(&words[1..])).unwrap();
+    assert!(process.wait(PATIENCE).unwrap().success(), "{command}: {}", process.stderr().unwrap());
+}
+
+/// Local ports of the connections that the stack opens.
+pub const PORTS: RangeInclusive<u16> = 50_000..=50_999;
+
+/// Stacks at the server's address, one for each queue, with an echo server.
+pub struct Stacks {
+    pub stop: Stop,
+    pub threads: Vec<JoinHandle<(Socket, Tally, Counters)>>,
+    /// Open connections of each stack; `usize::MAX` before its first turn.
+    pub counts: Vec<Arc<AtomicUsize>>,
+}
+
+impl Stacks {
+    pub fn start(pair: &Pair, adapter: &mut Adapter) -> Stacks {
+        Stacks::opening(pair, adapter, vec![])
+    }
+
+    /// With connections that the first stack opens.
+    pub fn opening(pair: &Pair, adapter: &mut Adapter, mut to_open: Vec<(SocketAddr, Role)>) -> Stacks {
+        let mut settings = Settings::new(adapter.interface().mac, SERVER, 24, Key([7; 16]));
+        settings.listeners.push(Listener { address: SocketAddrV4::new(SERVER, OURS), is_gated: false });
+        (settings.resolver, settings.ports) = (Resolver::Driver, PORTS);
+        let interface = adapter.interface().clone();
+        let mut stacks = Stacks { stop: Stop::new().unwrap(), threads: vec![], counts: vec![] };
+        for socket in adapter.take_sockets() {
+            let application = Roles::new(vec![Role::Echo], std::mem::take(&mut to_open));
+            stacks.counts.push(application.count());
+            let stack = Stack::new(Time::ZERO, settings.clone()).unwrap();
+            let mut shared =
+                pair.server.run_inside(|| Shared::new(&interface, stack, application)).unwrap().unwrap();
+            let stop = stacks.stop.clone();
+            stacks.threads.push(std::thread::spawn(move || {
+                let start = Instant::now();
+                let mut driver = Driver::new(socket);
+                driver.run(&mut shared, || Time::ZERO + start.elapsed(), &stop).unwrap();
+                assert!(shared.take_error().is_none(), "the kernel answers");
+                (driver.into_device(), shared.hosted.application.tally, *shared.hosted.stack.counters())
+            }));
+        }
+        stacks
+    }
+
+    /// Waits until no connection is open.
+    pub fn wait_until_idle(&self) {
+        let start = Instant::now();
+        while self.counts.iter().any(|count| count.load(Ordering::Relaxed) != 0) {
+            assert!(start.elapsed() < PATIENCE, "a connection does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub fn stop(self) -> Vec<(Socket, Tally, Counters)> {
+        self.stop.set();
+        let join = |thread: JoinHandle<(Socket, Tally, Counters)>| thread.join().unwrap();
+        let ended: Vec<_> = self.threads.into_iter().map(join).collect();
+        assert!(ended.iter().all(|(_, tally, _)| tally.wrong == 0));
+        ended
+    }
+}
+
+/// The kernel's echo servers. They end with the test's process.
+pub fn start_kernel_echo(host: &Host) {
+    let (listener, datagrams) = host
+        .run_inside(|| {
+            (TcpListener::bind(("0.0.0.0", THEIRS)).unwrap(), UdpSocket::bind(("0.0.0.0", THEIRS)).unwrap())
+        })
+        .unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut buffer = [0; 4096];
+                while let Ok(length @ 1..) = stream.read(&mut buffer) {
+                    if stream.write_all(&buffer[..length]).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok((length, from)) = datagrams.recv_from(&mut buffer) {
+            let _ = datagrams.send_to(&buffer[..length], from);
+        }
+    });
+}
+
+/// What the program did with packets.
+pub fn verdicts_of(adapter: &Adapter) -> VerdictCounters {
+    adapter.steer().counters().unwrap()
+}
